@@ -1,0 +1,1 @@
+//! Benchmarks of Pollux beside its peers.

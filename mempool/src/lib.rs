@@ -1,0 +1,1 @@
+//! Mapped memory, hugepages, NUMA placement, rings, pools and packet buffers.

@@ -1,0 +1,1 @@
+//! How an adapter function is reached: register windows, DMA address space, interrupts, reset.

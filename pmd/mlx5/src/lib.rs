@@ -1,0 +1,1 @@
+//! The mlx5 poll-mode driver proper.

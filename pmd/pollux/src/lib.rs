@@ -1,0 +1,1 @@
+//! The Pollux poll-mode driver for mlx5 adapters, as an application embeds it.
