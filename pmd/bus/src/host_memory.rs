@@ -1,0 +1,378 @@
+//! The device's view of its driver's memory: the table that stands in for an IOMMU.
+//!
+//! A backing maps and unmaps; the device's threads look addresses up. An unmap (or bus mastering
+//! switched off) returns only when no device thread can still touch the memory. That is proved by
+//! generations: each thread registers a [`HostReader`], and says at a point where it holds nothing
+//! resolved that it has seen the newest table ([`HostReader::quiesce`]). A thread that sleeps
+//! parks its reader first, so that nobody waits for a sleeper.
+
+use crate::{BusError, Iova};
+use crossbeam_utils::CachePadded;
+use pollux_mempool::Window;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long an unmap waits for the device's threads.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A device address that is not mapped, or not as far as was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("device address {iova}+{len:#x} is not mapped")]
+pub struct DmaFault {
+    /// First address of the access.
+    pub iova: Iova,
+    /// Its length.
+    pub len: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Table {
+    /// Sorted by first address, never overlapping.
+    entries: Vec<(u64, Window)>,
+}
+
+impl Table {
+    fn position(&self, iova: u64) -> Option<usize> {
+        let after = self.entries.partition_point(|(start, _)| *start <= iova);
+        after.checked_sub(1)
+    }
+
+    fn find(&self, iova: u64, len: u64) -> Option<(usize, u64)> {
+        let index = self.position(iova)?;
+        let (start, window) = self.entries.get(index)?;
+        let offset = iova - start;
+        let end = offset.checked_add(len)?;
+        (end <= window.len() as u64).then_some((index, offset))
+    }
+}
+
+/// Generation value of a reader that sleeps and holds nothing.
+const PARKED: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct ReaderState {
+    seen: CachePadded<AtomicU64>,
+    gone: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Tables {
+    mapped: Arc<Table>,
+    /// What readers see: `mapped`, or nothing while bus mastering is off.
+    visible: Arc<Table>,
+    bus_master: bool,
+    readers: Vec<Arc<ReaderState>>,
+}
+
+/// The driver's memory by device address, shared by a backing and the device's threads.
+#[derive(Debug)]
+pub struct HostMemory {
+    generation: CachePadded<AtomicU64>,
+    tables: Mutex<Tables>,
+}
+
+impl Default for HostMemory {
+    fn default() -> Self {
+        Self {
+            generation: CachePadded::new(AtomicU64::new(1)),
+            tables: Mutex::new(Tables {
+                mapped: Arc::default(),
+                visible: Arc::default(),
+                bus_master: false,
+                readers: Vec::new(),
+            }),
+        }
+    }
+}
+
+impl HostMemory {
+    /// An empty table with bus mastering off.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self::default())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Mappings in force.
+    pub fn mappings(&self) -> usize {
+        self.lock().mapped.entries.len()
+    }
+
+    /// Enters a mapping.
+    ///
+    /// # Errors
+    /// [`BusError::Overlap`] with one that is there, or past the end of the address space.
+    pub fn map(&self, iova: Iova, memory: Window) -> Result<(), BusError> {
+        let len = memory.len() as u64;
+        let overlap = || BusError::Overlap { iova, len };
+        let end = iova.0.checked_add(len).ok_or_else(overlap)?;
+        let mut tables = self.lock();
+        let mut next = Table::clone(&tables.mapped);
+        let at = next.entries.partition_point(|(start, _)| *start < iova.0);
+        let clear_before = at.checked_sub(1).and_then(|before| next.entries.get(before)).is_none_or(
+            |(start, window)| start + window.len() as u64 <= iova.0,
+        );
+        let clear_after = next.entries.get(at).is_none_or(|(start, _)| *start >= end);
+        if len == 0 || !clear_before || !clear_after {
+            return Err(overlap());
+        }
+        next.entries.insert(at, (iova.0, memory));
+        self.publish(&mut tables, next);
+        Ok(())
+    }
+
+    /// Removes the mapping that is exactly `iova`..`iova + len`, and waits until no reader can
+    /// still touch it.
+    ///
+    /// # Errors
+    /// [`BusError::NotMapped`], or [`BusError::NotQuiescent`] when a reader does not move on; the
+    /// mapping is out of the table then, but its memory must not be reused.
+    pub fn unmap(&self, iova: Iova, len: u64) -> Result<(), BusError> {
+        let (generation, readers) = {
+            let mut tables = self.lock();
+            let mut next = Table::clone(&tables.mapped);
+            let at = next
+                .entries
+                .iter()
+                .position(|(start, window)| *start == iova.0 && window.len() as u64 == len)
+                .ok_or(BusError::NotMapped { iova, len })?;
+            next.entries.remove(at);
+            self.publish(&mut tables, next)
+        };
+        wait_for(&readers, generation, iova, len)
+    }
+
+    /// Removes every mapping, waiting as [`unmap`](Self::unmap) does.
+    ///
+    /// # Errors
+    /// [`BusError::NotQuiescent`] when a reader does not move on.
+    pub fn clear(&self) -> Result<(), BusError> {
+        let (generation, readers) = {
+            let mut tables = self.lock();
+            self.publish(&mut tables, Table::default())
+        };
+        wait_for(&readers, generation, Iova(0), u64::MAX)
+    }
+
+    /// Lets the device reach memory, or not; switching off waits as [`unmap`](Self::unmap) does.
+    ///
+    /// # Errors
+    /// [`BusError::NotQuiescent`] when a reader does not move on.
+    pub fn set_bus_master(&self, on: bool) -> Result<(), BusError> {
+        let (generation, readers) = {
+            let mut tables = self.lock();
+            tables.bus_master = on;
+            let same = Table::clone(&tables.mapped);
+            self.publish(&mut tables, same)
+        };
+        wait_for(&readers, generation, Iova(0), u64::MAX)
+    }
+
+    /// Whether the device may reach memory.
+    pub fn bus_master(&self) -> bool {
+        self.lock().bus_master
+    }
+
+    /// Registers a device thread. The reader starts awake, with the newest table.
+    pub fn reader(self: &Arc<Self>) -> HostReader {
+        let mut tables = self.lock();
+        let generation = self.generation.load(Ordering::SeqCst);
+        let state = Arc::new(ReaderState {
+            seen: CachePadded::new(AtomicU64::new(generation)),
+            gone: AtomicBool::new(false),
+        });
+        tables.readers.retain(|reader| !reader.gone.load(Ordering::Acquire));
+        tables.readers.push(Arc::clone(&state));
+        let table = Arc::clone(&tables.visible);
+        drop(tables);
+        HostReader { memory: Arc::clone(self), state, table, generation, last: 0 }
+    }
+
+    fn publish(&self, tables: &mut Tables, next: Table) -> (u64, Vec<Arc<ReaderState>>) {
+        tables.mapped = Arc::new(next);
+        tables.visible =
+            if tables.bus_master { Arc::clone(&tables.mapped) } else { Arc::default() };
+        let generation = self.generation.load(Ordering::Relaxed) + 1;
+        self.generation.store(generation, Ordering::SeqCst);
+        tables.readers.retain(|reader| !reader.gone.load(Ordering::Acquire));
+        (generation, tables.readers.clone())
+    }
+}
+
+fn wait_for(
+    readers: &[Arc<ReaderState>],
+    generation: u64,
+    iova: Iova,
+    len: u64,
+) -> Result<(), BusError> {
+    let start = Instant::now();
+    // Pairs with the fence in `HostReader::unpark`: either we see the reader awake, or it takes
+    // the new table.
+    fence(Ordering::SeqCst);
+    for reader in readers {
+        let backoff = crossbeam_utils::Backoff::new();
+        loop {
+            let seen = reader.seen.load(Ordering::Acquire);
+            // PARKED is larger than any generation.
+            if seen >= generation || reader.gone.load(Ordering::Acquire) {
+                break;
+            }
+            if start.elapsed() > PATIENCE {
+                let millis = PATIENCE.as_millis() as u64;
+                return Err(BusError::NotQuiescent { iova, len, millis });
+            }
+            backoff.snooze();
+        }
+    }
+    Ok(())
+}
+
+/// One device thread's view of the driver's memory. Everything resolved through it is valid until
+/// the next [`quiesce`](Self::quiesce) that reports a change, or [`park`](Self::park).
+#[derive(Debug)]
+pub struct HostReader {
+    memory: Arc<HostMemory>,
+    state: Arc<ReaderState>,
+    table: Arc<Table>,
+    generation: u64,
+    last: usize,
+}
+
+impl HostReader {
+    /// Says that the thread holds nothing it resolved before, and takes the newest table. True
+    /// when the table changed: cached resolutions must be made anew.
+    #[inline]
+    pub fn quiesce(&mut self) -> bool {
+        if self.memory.generation.load(Ordering::Acquire) == self.generation {
+            return false;
+        }
+        self.refresh();
+        true
+    }
+
+    #[cold]
+    fn refresh(&mut self) {
+        let tables = self.memory.lock();
+        self.generation = self.memory.generation.load(Ordering::SeqCst);
+        self.table = Arc::clone(&tables.visible);
+        drop(tables);
+        self.last = 0;
+        // The old table's windows are let go before the unmapper is told.
+        self.state.seen.store(self.generation, Ordering::Release);
+    }
+
+    /// Changes whenever a resolution may have become invalid.
+    #[inline]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The thread is about to sleep and will touch nothing until [`unpark`](Self::unpark).
+    pub fn park(&mut self) {
+        // A sleeper must not keep the driver's memory mapped.
+        self.table = Arc::default();
+        self.generation = 0;
+        self.last = 0;
+        self.state.seen.store(PARKED, Ordering::Release);
+    }
+
+    /// The thread is back, with the newest table; everything resolved before is void.
+    pub fn unpark(&mut self) {
+        self.state.seen.store(0, Ordering::SeqCst);
+        // Pairs with the fence in `wait_for`.
+        fence(Ordering::SeqCst);
+        self.refresh();
+    }
+
+    /// The mapped window that holds `iova`..`iova + len`, and the offset of `iova` in it.
+    ///
+    /// # Errors
+    /// [`DmaFault`] when the range is not inside one mapping.
+    #[inline]
+    pub fn resolve(&mut self, iova: u64, len: u64) -> Result<(&Window, usize), DmaFault> {
+        let fault = DmaFault { iova: Iova(iova), len };
+        // Neighbouring accesses hit the same mapping nearly always.
+        if let Some((start, window)) = self.table.entries.get(self.last) {
+            let offset = iova.wrapping_sub(*start);
+            let size = window.len() as u64;
+            if offset < size && len <= size - offset {
+                // Borrowed anew: the early return above would keep `self` borrowed below.
+                return match self.table.entries.get(self.last) {
+                    Some((_, window)) => Ok((window, offset as usize)),
+                    None => Err(fault),
+                };
+            }
+        }
+        let (index, offset) = self.table.find(iova, len).ok_or(fault)?;
+        self.last = index;
+        match self.table.entries.get(index) {
+            Some((_, window)) => Ok((window, offset as usize)),
+            None => Err(fault),
+        }
+    }
+
+    /// A window on exactly `iova`..`iova + len`, to be kept until the generation changes.
+    ///
+    /// # Errors
+    /// [`DmaFault`] when the range is not inside one mapping.
+    pub fn window(&mut self, iova: u64, len: u64) -> Result<Window, DmaFault> {
+        let fault = DmaFault { iova: Iova(iova), len };
+        let (window, offset) = self.resolve(iova, len)?;
+        window.window(offset, len as usize).map_err(|_| fault)
+    }
+
+    /// Copies out of the driver's memory, across mappings where they touch.
+    ///
+    /// # Errors
+    /// [`DmaFault`] at the first byte that is not mapped; what came before it was copied.
+    pub fn copy_out(&mut self, iova: u64, bytes: &mut [u8]) -> Result<(), DmaFault> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (window, offset, part) = self.piece(iova, done, bytes.len())?;
+            let Some(target) = bytes.get_mut(done..done + part) else { break };
+            window.copy_out(offset, target).map_err(|_| fault_at(iova, done, part))?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Copies into the driver's memory, across mappings where they touch.
+    ///
+    /// # Errors
+    /// [`DmaFault`] at the first byte that is not mapped; what came before it was copied.
+    pub fn copy_in(&mut self, iova: u64, bytes: &[u8]) -> Result<(), DmaFault> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (window, offset, part) = self.piece(iova, done, bytes.len())?;
+            let Some(source) = bytes.get(done..done + part) else { break };
+            window.copy_in(offset, source).map_err(|_| fault_at(iova, done, part))?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn piece(
+        &mut self,
+        iova: u64,
+        done: usize,
+        len: usize,
+    ) -> Result<(Window, usize, usize), DmaFault> {
+        let at = iova.checked_add(done as u64).ok_or(fault_at(iova, done, len - done))?;
+        let (window, offset) = self.resolve(at, 1)?;
+        let part = (window.len() - offset).min(len - done);
+        Ok((window.clone(), offset, part))
+    }
+}
+
+fn fault_at(iova: u64, done: usize, len: usize) -> DmaFault {
+    DmaFault { iova: Iova(iova.wrapping_add(done as u64)), len: len as u64 }
+}
+
+impl Drop for HostReader {
+    fn drop(&mut self) {
+        self.state.gone.store(true, Ordering::Release);
+    }
+}
