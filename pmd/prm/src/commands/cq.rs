@@ -1,0 +1,96 @@
+//! Completion queues.
+
+use crate::command::{PlainOut, command};
+use crate::layout::layout;
+
+command! {
+    /// Creates a completion queue.
+    CreateCq = CREATE_CQ "create_cq", CreateCqIn + 8 => CreateCqOut;
+    /// Changes moderation, event queue or size.
+    ModifyCq = MODIFY_CQ "modify_cq", ModifyCqIn + 8 => PlainOut;
+    /// Reads a completion queue context back.
+    QueryCq = QUERY_CQ "query_cq", QueryCqIn => QueryCqOut + 8;
+    /// Destroys a completion queue.
+    DestroyCq = DESTROY_CQ "destroy_cq", DestroyCqIn => PlainOut;
+}
+
+layout! {
+    /// Completion queue context.
+    pub struct Cqc = "mlx5_ifc_cqc_bits", 64 bytes {
+        status set_status: u8 @ 0x0 +4;
+        dbr_umem_valid set_dbr_umem_valid: bool @ 0x6;
+        apu_cq set_apu_cq: bool @ 0x7;
+        cqe_sz set_cqe_sz: u8 @ 0x8 +3;
+        cc set_cc: bool @ 0xb;
+        scqe_break_moderation_en set_scqe_break_moderation_en: bool @ 0xd;
+        oi set_oi: bool @ 0xe;
+        cq_period_mode set_cq_period_mode: u8 @ 0xf +2;
+        cqe_comp_en set_cqe_comp_en: bool @ 0x11;
+        mini_cqe_res_format set_mini_cqe_res_format: u8 @ 0x12 +2;
+        st set_st: u8 @ 0x14 +4;
+        cqe_compression_layout set_cqe_compression_layout: u8 @ 0x1e +2;
+        page_offset set_page_offset: u8 @ 0x54 +6;
+        log_cq_size set_log_cq_size: u8 @ 0x63 +5;
+        uar_page set_uar_page: u32 @ 0x68 +24;
+        cq_period set_cq_period: u16 @ 0x84 +12;
+        cq_max_count set_cq_max_count: u16 @ 0x90 +16;
+        c_eqn_or_apu_element set_c_eqn_or_apu_element: u32 @ 0xa0 +32;
+        log_page_size set_log_page_size: u8 @ 0xc3 +5;
+        last_notified_index set_last_notified_index: u32 @ 0x108 +24;
+        last_solicit_index set_last_solicit_index: u32 @ 0x128 +24;
+        consumer_counter set_consumer_counter: u32 @ 0x148 +24;
+        producer_counter set_producer_counter: u32 @ 0x168 +24;
+        dbr_addr set_dbr_addr: u64 @ 0x1c0 +64;
+    }
+
+    /// Input of `CREATE_CQ`.
+    pub struct CreateCqIn = "mlx5_ifc_create_cq_in_bits", 272 bytes {
+        opcode set_opcode: u16 @ 0x0 +16;
+        uid set_uid: u16 @ 0x10 +16;
+        op_mod set_op_mod: u16 @ 0x30 +16;
+        cq_context set_cq_context: Cqc @ 0x80;
+        cq_umem_valid set_cq_umem_valid: bool @ 0x2e0;
+    }
+
+    /// Output of `CREATE_CQ`.
+    pub struct CreateCqOut = "mlx5_ifc_create_cq_out_bits", 16 bytes {
+        status set_status: u8 @ 0x0 +8;
+        syndrome set_syndrome: u32 @ 0x20 +32;
+        cqn set_cqn: u32 @ 0x48 +24;
+    }
+
+    /// Input of `MODIFY_CQ`.
+    pub struct ModifyCqIn = "mlx5_ifc_modify_cq_in_bits", 272 bytes {
+        opcode set_opcode: u16 @ 0x0 +16;
+        uid set_uid: u16 @ 0x10 +16;
+        op_mod set_op_mod: u16 @ 0x30 +16;
+        cqn set_cqn: u32 @ 0x48 +24;
+        /// Which fields of the context apply: bit 0 period, bit 1 count, bit 2 overrun ignore.
+        field_select set_field_select: u32 @ 0x60 +32
+            as "modify_field_select_resize_field_select";
+        cq_context set_cq_context: Cqc @ 0x80;
+        cq_umem_valid set_cq_umem_valid: bool @ 0x2e0;
+    }
+
+    /// Input of `QUERY_CQ`.
+    pub struct QueryCqIn = "mlx5_ifc_query_cq_in_bits", 16 bytes {
+        opcode set_opcode: u16 @ 0x0 +16;
+        op_mod set_op_mod: u16 @ 0x30 +16;
+        cqn set_cqn: u32 @ 0x48 +24;
+    }
+
+    /// Output of `QUERY_CQ`.
+    pub struct QueryCqOut = "mlx5_ifc_query_cq_out_bits", 272 bytes {
+        status set_status: u8 @ 0x0 +8;
+        syndrome set_syndrome: u32 @ 0x20 +32;
+        cq_context set_cq_context: Cqc @ 0x80;
+    }
+
+    /// Input of `DESTROY_CQ`.
+    pub struct DestroyCqIn = "mlx5_ifc_destroy_cq_in_bits", 16 bytes {
+        opcode set_opcode: u16 @ 0x0 +16;
+        uid set_uid: u16 @ 0x10 +16;
+        op_mod set_op_mod: u16 @ 0x30 +16;
+        cqn set_cqn: u32 @ 0x48 +24;
+    }
+}

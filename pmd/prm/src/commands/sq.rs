@@ -1,0 +1,127 @@
+//! Send queues, and the work queue part that send and receive queues share.
+
+use crate::command::{PlainOut, command};
+use crate::layout::layout;
+
+command! {
+    /// Creates a send queue, in the reset state.
+    CreateSq = CREATE_SQ "create_sq", CreateSqIn + 8 => CreateSqOut;
+    /// Changes a send queue's state or rate limit.
+    ModifySq = MODIFY_SQ "modify_sq", ModifySqIn + 8 => PlainOut;
+    /// Reads a send queue context back.
+    QuerySq = QUERY_SQ "query_sq", QuerySqIn => QuerySqOut + 8;
+    /// Destroys a send queue.
+    DestroySq = DESTROY_SQ "destroy_sq", DestroySqIn => PlainOut;
+}
+
+layout! {
+    /// The ring of a send or receive queue.
+    pub struct Wq = "mlx5_ifc_wq_bits", 192 bytes {
+        wq_type set_wq_type: u8 @ 0x0 +4;
+        wq_signature set_wq_signature: bool @ 0x4;
+        end_padding_mode set_end_padding_mode: u8 @ 0x5 +2;
+        cd_slave set_cd_slave: bool @ 0x7;
+        hds_skip_first_sge set_hds_skip_first_sge: bool @ 0x20;
+        log2_hds_buf_size set_log2_hds_buf_size: u8 @ 0x21 +3;
+        page_offset set_page_offset: u8 @ 0x2b +5;
+        lwm set_lwm: u16 @ 0x30 +16;
+        pd set_pd: u32 @ 0x48 +24;
+        uar_page set_uar_page: u32 @ 0x68 +24;
+        dbr_addr set_dbr_addr: u64 @ 0x80 +64;
+        hw_counter set_hw_counter: u32 @ 0xc0 +32;
+        sw_counter set_sw_counter: u32 @ 0xe0 +32;
+        log_wq_stride set_log_wq_stride: u8 @ 0x10c +4;
+        log_wq_pg_sz set_log_wq_pg_sz: u8 @ 0x113 +5;
+        log_wq_sz set_log_wq_sz: u8 @ 0x11b +5;
+        dbr_umem_valid set_dbr_umem_valid: bool @ 0x120;
+        wq_umem_valid set_wq_umem_valid: bool @ 0x121;
+        log_hairpin_num_packets set_log_hairpin_num_packets: u8 @ 0x123 +5;
+        log_hairpin_data_sz set_log_hairpin_data_sz: u8 @ 0x12b +5;
+        log_wqe_num_of_strides set_log_wqe_num_of_strides: u8 @ 0x134 +4;
+        two_byte_shift_en set_two_byte_shift_en: bool @ 0x138;
+        log_wqe_stride_size set_log_wqe_stride_size: u8 @ 0x13d +3;
+        dbr_umem_id set_dbr_umem_id: u32 @ 0x140 +32;
+        wq_umem_id set_wq_umem_id: u32 @ 0x160 +32;
+        wq_umem_offset set_wq_umem_offset: u64 @ 0x180 +64;
+        headers_mkey set_headers_mkey: u32 @ 0x1c0 +32;
+        shampo_enable set_shampo_enable: bool @ 0x1e0;
+        log_reservation_size set_log_reservation_size: u8 @ 0x1e5 +3;
+        log_max_num_of_packets_per_reservation set_log_max_num_of_packets_per_reservation: u8 @ 0x1ed +3;
+        log_headers_entry_size set_log_headers_entry_size: u8 @ 0x1f6 +2;
+        log_headers_buffer_entry_num set_log_headers_buffer_entry_num: u8 @ 0x1fc +4;
+    }
+
+    /// Send queue context.
+    pub struct Sqc = "mlx5_ifc_sqc_bits", 240 bytes {
+        rlky set_rlky: bool @ 0x0;
+        cd_master set_cd_master: bool @ 0x1;
+        fre set_fre: bool @ 0x2;
+        flush_in_error_en set_flush_in_error_en: bool @ 0x3;
+        allow_multi_pkt_send_wqe set_allow_multi_pkt_send_wqe: bool @ 0x4;
+        min_wqe_inline_mode set_min_wqe_inline_mode: u8 @ 0x5 +3;
+        state set_state: u8 @ 0x8 +4;
+        reg_umr set_reg_umr: bool @ 0xc;
+        allow_swp set_allow_swp: bool @ 0xd;
+        hairpin set_hairpin: bool @ 0xe;
+        non_wire set_non_wire: bool @ 0xf;
+        ts_format set_ts_format: u8 @ 0x1a +2;
+        user_index set_user_index: u32 @ 0x28 +24;
+        cqn set_cqn: u32 @ 0x48 +24;
+        hairpin_peer_rq set_hairpin_peer_rq: u32 @ 0x68 +24;
+        hairpin_peer_vhca set_hairpin_peer_vhca: u16 @ 0x90 +16;
+        ts_cqe_to_dest_cqn set_ts_cqe_to_dest_cqn: u32 @ 0xc8 +24;
+        packet_pacing_rate_limit_index set_packet_pacing_rate_limit_index: u16 @ 0xf0 +16;
+        tis_lst_sz set_tis_lst_sz: u16 @ 0x100 +16;
+        qos_queue_group_id set_qos_queue_group_id: u16 @ 0x110 +16;
+        tis_num_0 set_tis_num_0: u32 @ 0x168 +24;
+        wq set_wq: Wq @ 0x180;
+    }
+
+    /// Input of `CREATE_SQ`.
+    pub struct CreateSqIn = "mlx5_ifc_create_sq_in_bits", 272 bytes {
+        opcode set_opcode: u16 @ 0x0 +16;
+        uid set_uid: u16 @ 0x10 +16;
+        op_mod set_op_mod: u16 @ 0x30 +16;
+        ctx set_ctx: Sqc @ 0x100;
+    }
+
+    /// Output of `CREATE_SQ`.
+    pub struct CreateSqOut = "mlx5_ifc_create_sq_out_bits", 16 bytes {
+        status set_status: u8 @ 0x0 +8;
+        syndrome set_syndrome: u32 @ 0x20 +32;
+        sqn set_sqn: u32 @ 0x48 +24;
+    }
+
+    /// Input of `MODIFY_SQ`.
+    pub struct ModifySqIn = "mlx5_ifc_modify_sq_in_bits", 272 bytes {
+        opcode set_opcode: u16 @ 0x0 +16;
+        uid set_uid: u16 @ 0x10 +16;
+        op_mod set_op_mod: u16 @ 0x30 +16;
+        sq_state set_sq_state: u8 @ 0x40 +4;
+        sqn set_sqn: u32 @ 0x48 +24;
+        modify_bitmask set_modify_bitmask: u64 @ 0x80 +64;
+        ctx set_ctx: Sqc @ 0x100;
+    }
+
+    /// Input of `QUERY_SQ`.
+    pub struct QuerySqIn = "mlx5_ifc_query_sq_in_bits", 16 bytes {
+        opcode set_opcode: u16 @ 0x0 +16;
+        op_mod set_op_mod: u16 @ 0x30 +16;
+        sqn set_sqn: u32 @ 0x48 +24;
+    }
+
+    /// Output of `QUERY_SQ`.
+    pub struct QuerySqOut = "mlx5_ifc_query_sq_out_bits", 272 bytes {
+        status set_status: u8 @ 0x0 +8;
+        syndrome set_syndrome: u32 @ 0x20 +32;
+        sq_context set_sq_context: Sqc @ 0x100;
+    }
+
+    /// Input of `DESTROY_SQ`.
+    pub struct DestroySqIn = "mlx5_ifc_destroy_sq_in_bits", 16 bytes {
+        opcode set_opcode: u16 @ 0x0 +16;
+        uid set_uid: u16 @ 0x10 +16;
+        op_mod set_op_mod: u16 @ 0x30 +16;
+        sqn set_sqn: u32 @ 0x48 +24;
+    }
+}

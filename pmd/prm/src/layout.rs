@@ -1,0 +1,324 @@
+//! `layout!`: wire formats as tables.
+//!
+//! One table makes a byte-array type, its accessors, and the field list which the header check
+//! and the generic tools (printing, access by name, removal of reserved bits) read. A layout is
+//! plain bytes in the device's order: it can be copied from and to device memory as it is, on
+//! any host, at any alignment (zerocopy's `read_from_prefix` and `ref_from_bytes` work on it).
+//!
+//! A setter whose argument can hold more than the field has bits returns [`FieldTooWide`] and
+//! changes nothing: no value is ever cut silently.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// A value does not fit the field it was meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{layout}.{field}: value {value:#x} does not fit its {bits} bits (at most {max:#x})",
+    max = crate::bits::mask(*.bits)
+)]
+pub struct FieldTooWide {
+    /// Name of the layout.
+    pub layout: &'static str,
+    /// Name of the field.
+    pub field: &'static str,
+    /// Width of the field in bits.
+    pub bits: usize,
+    /// The refused value.
+    pub value: u64,
+}
+
+/// Why a field could not be set by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SetFieldError {
+    /// The layout has no such integer or flag field.
+    #[error("{layout} has no integer field of that name; `FIELDS` lists what it has")]
+    Unknown {
+        /// Name of the layout.
+        layout: &'static str,
+    },
+    /// The value has more bits than the field.
+    #[error(transparent)]
+    TooWide(#[from] FieldTooWide),
+}
+
+/// Where a field stands in the reference header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// The header has exactly this field under this C designator.
+    Exact(&'static str),
+    /// The header cuts it in two or more neighbours; these are the first and the last.
+    Span(&'static str, &'static str),
+    /// The field is a part of this header field, which the header does not subdivide.
+    Part(&'static str),
+    /// The header does not name it; the text says where it is described.
+    Elsewhere(&'static str),
+}
+
+/// What a field holds.
+#[derive(Debug, Clone, Copy)]
+pub enum Kind {
+    /// An unsigned integer or a flag.
+    Integer,
+    /// `count` unsigned integers of `bits / count` bits, or raw bytes.
+    Array {
+        /// Number of elements.
+        count: usize,
+    },
+    /// `count` layouts, one after the other.
+    Nested {
+        /// Fields of one of them.
+        fields: &'static [Field],
+        /// Number of layouts.
+        count: usize,
+    },
+}
+
+/// One row of a layout's table.
+#[derive(Debug, Clone, Copy)]
+pub struct Field {
+    /// Name of the getter.
+    pub name: &'static str,
+    /// Where the reference header has it.
+    pub source: Source,
+    /// First bit, most significant bit of byte 0 being bit 0.
+    pub bit_offset: usize,
+    /// Width in bits.
+    pub bits: usize,
+    /// What it holds.
+    pub kind: Kind,
+}
+
+/// A wire format: `LEN` bytes with named bit fields.
+pub trait Layout:
+    Copy
+    + Clone
+    + Eq
+    + Default
+    + core::fmt::Debug
+    + FromBytes
+    + IntoBytes
+    + Immutable
+    + KnownLayout
+    + Unaligned
+    + Sized
+    + 'static
+{
+    /// Name of the type.
+    const NAME: &'static str;
+    /// Tag of the C struct or union that the fields are checked against; empty if there is none.
+    const HEADER: &'static str;
+    /// Size in bytes.
+    const LEN: usize;
+    /// The table.
+    const FIELDS: &'static [Field];
+
+    /// The integer or flag `name`, or nothing if there is no such field.
+    fn value_of(&self, name: &str) -> Option<u64>;
+
+    /// Sets the integer or flag `name` through its setter.
+    ///
+    /// # Errors
+    /// [`SetFieldError`] if there is no such field, or the value is wider than it.
+    fn set_value_of(&mut self, name: &str, value: u64) -> Result<(), SetFieldError>;
+
+    /// The same fields, every bit that no field covers being zero.
+    fn without_reserved(&self) -> Self;
+}
+
+/// Compile-time check of one table; the expansion of `layout!` calls it in a constant.
+pub(crate) const fn check(len: usize, fields: &[Field], setters: &[&str]) {
+    let mut i = 0;
+    while i < fields.len() {
+        let f = &fields[i];
+        assert!(
+            f.bit_offset + f.bits <= len * 8,
+            "a field runs past the end of its layout"
+        );
+        match f.kind {
+            Kind::Integer => assert!(
+                crate::bits::reachable(len, f.bit_offset, f.bits),
+                "a field does not lie within eight bytes"
+            ),
+            _ => assert!(
+                f.bit_offset % 8 == 0,
+                "arrays and nested layouts start on a byte"
+            ),
+        }
+        assert!(
+            is_setter_of(setters[i], f.name),
+            "the setter is not set_ and the field's name"
+        );
+        i += 1;
+    }
+}
+
+const fn is_setter_of(setter: &str, name: &str) -> bool {
+    let (s, n) = (setter.as_bytes(), name.as_bytes());
+    let prefix = b"set_";
+    if s.len() != prefix.len() + n.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < s.len() {
+        let expected = if i < prefix.len() {
+            prefix[i]
+        } else {
+            n[i - prefix.len()]
+        };
+        if s[i] != expected {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+/// Discards the result of writing back what a getter returned: that always fits.
+pub(crate) const fn carried<T>(result: Result<&mut T, FieldTooWide>) {
+    debug_assert!(result.is_ok());
+}
+
+/// Makes layouts from tables.
+///
+/// A row is `getter setter: type @ first_bit +width;`. The type is an unsigned integer (with its
+/// width), `bool` (one bit), `[u8; n]`, `[u16; n]`, `[u32; n]` or `[u64; n]`, another layout, or
+/// an array of one. Where the header's name is not the getter's: `as "name"` at the end; where
+/// the header cuts the field up: `span "first" "last"`; where it only has a larger field around
+/// it: `part "name"`; where it has none: `from "place that describes it"`.
+macro_rules! layout {
+    ($(
+        $(#[$meta:meta])*
+        pub struct $Name:ident = $header:literal, $len:literal bytes {
+            $(
+                $(#[$fmeta:meta])*
+                $get:ident $set:ident : $ty:tt @ $off:tt $(+ $w:tt)?
+                    $(as $exact:literal)? $(span $first:literal $last:literal)?
+                    $(part $part:literal)? $(from $from:literal)?;
+            )*
+        }
+    )*) => { $(
+        $(#[$meta])*
+        #[doc = ""]
+        #[doc = concat!("Header: `", $header, "`, ", stringify!($len), " bytes.")]
+        #[derive(
+            Clone, Copy, PartialEq, Eq, Hash,
+            zerocopy::FromBytes, zerocopy::IntoBytes, zerocopy::Immutable,
+            zerocopy::KnownLayout, zerocopy::Unaligned,
+        )]
+        #[repr(transparent)]
+        pub struct $Name([u8; $len]);
+
+        #[allow(dead_code)]
+        impl $Name {
+            /// Size in bytes.
+            pub const LEN: usize = $len;
+
+            /// All bits zero.
+            pub const fn zeroed() -> Self {
+                Self([0; $len])
+            }
+
+            /// From bytes in the device's order.
+            pub const fn from_bytes(bytes: [u8; $len]) -> Self {
+                Self(bytes)
+            }
+
+            /// The bytes in the device's order.
+            pub const fn bytes(&self) -> &[u8; $len] {
+                &self.0
+            }
+
+            /// The bytes in the device's order, to be changed.
+            pub const fn bytes_mut(&mut self) -> &mut [u8; $len] {
+                &mut self.0
+            }
+
+            $(
+                $crate::rows::accessors! {
+                    [$(#[$fmeta])*] $Name $get $set $ty [$off] [$($w)?]
+                }
+            )*
+        }
+
+        impl Default for $Name {
+            fn default() -> Self {
+                Self::zeroed()
+            }
+        }
+
+        impl $crate::layout::Layout for $Name {
+            const NAME: &'static str = stringify!($Name);
+            const HEADER: &'static str = $header;
+            const LEN: usize = $len;
+            const FIELDS: &'static [$crate::layout::Field] = &[ $(
+                $crate::layout::Field {
+                    name: stringify!($get),
+                    source: $crate::rows::source!(
+                        $get $(as $exact)? $(span $first $last)? $(part $part)? $(from $from)?
+                    ),
+                    bit_offset: $off,
+                    bits: $crate::rows::width!($ty [$($w)?]),
+                    kind: $crate::rows::kind!($ty),
+                },
+            )* ];
+
+            fn value_of(&self, name: &str) -> Option<u64> {
+                $(
+                    if name == stringify!($get) {
+                        return $crate::rows::value!(self $get $ty);
+                    }
+                )*
+                let _ = name;
+                None
+            }
+
+            fn set_value_of(
+                &mut self,
+                name: &str,
+                value: u64,
+            ) -> Result<(), $crate::layout::SetFieldError> {
+                $(
+                    if name == stringify!($get) {
+                        return $crate::rows::set_value!($Name self $get $set $ty [$($w)?] value);
+                    }
+                )*
+                let _ = (name, value);
+                Err($crate::layout::SetFieldError::Unknown { layout: stringify!($Name) })
+            }
+
+            fn without_reserved(&self) -> Self {
+                #[allow(unused_mut)]
+                let mut out = Self::zeroed();
+                $( $crate::rows::carry!(self out $get $set $ty [$off] [$($w)?]); )*
+                out
+            }
+        }
+
+        const _: () = {
+            $crate::layout::check(
+                $len,
+                <$Name as $crate::layout::Layout>::FIELDS,
+                &[$(stringify!($set)),*],
+            );
+            assert!(core::mem::size_of::<$Name>() == $len);
+            assert!(core::mem::align_of::<$Name>() == 1);
+        };
+
+        impl core::fmt::Debug for $Name {
+            /// Prints the fields that are not zero.
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                #[allow(unused_mut)]
+                let mut out = f.debug_struct(stringify!($Name));
+                $(
+                    let value = self.$get();
+                    if value != $crate::rows::zero!($ty) {
+                        out.field(stringify!($get), &value);
+                    }
+                )*
+                out.finish()
+            }
+        }
+    )* };
+}
+
+pub(crate) use layout;
