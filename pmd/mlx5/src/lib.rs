@@ -1,1 +1,5 @@
 //! The mlx5 poll-mode driver proper.
+#![forbid(unsafe_code)]
+
+pub mod counters;
+pub mod gate;
