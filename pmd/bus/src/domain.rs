@@ -31,7 +31,8 @@ impl DmaLimits {
 
     /// Smallest mapping unit in bytes.
     pub fn granule(&self) -> u64 {
-        1u64.checked_shl(self.page_sizes.trailing_zeros()).unwrap_or(4096)
+        1u64.checked_shl(self.page_sizes.trailing_zeros())
+            .unwrap_or(4096)
     }
 }
 
@@ -85,7 +86,10 @@ impl DmaDomain {
         Arc::new(Self {
             space,
             limits,
-            state: Mutex::new(State { addresses, mapped: HashMap::new() }),
+            state: Mutex::new(State {
+                addresses,
+                mapped: HashMap::new(),
+            }),
         })
     }
 
@@ -111,7 +115,11 @@ impl DmaDomain {
         if let Some((iova, holders)) = state.mapped.get_mut(&key) {
             *holders += 1;
             let iova = *iova;
-            return Ok(DmaMapping { domain: Arc::clone(self), segment: segment.clone(), iova });
+            return Ok(DmaMapping {
+                domain: Arc::clone(self),
+                segment: segment.clone(),
+                iova,
+            });
         }
         let align = (segment.page_size().bytes() as u64).max(self.limits.granule());
         let iova = state.addresses.take(len, align)?;
@@ -120,7 +128,11 @@ impl DmaDomain {
             return Err(refused);
         }
         state.mapped.insert(key, (iova, 1));
-        Ok(DmaMapping { domain: Arc::clone(self), segment: segment.clone(), iova })
+        Ok(DmaMapping {
+            domain: Arc::clone(self),
+            segment: segment.clone(),
+            iova,
+        })
     }
 
     fn release(&self, segment: &Segment, iova: Iova) {

@@ -64,7 +64,9 @@ pub enum BusError {
         len: u64,
     },
     /// An unmap that is not exactly one mapping.
-    #[error("device addresses {iova}+{len:#x} are not one whole mapping; unmap what was mapped, never a part")]
+    #[error(
+        "device addresses {iova}+{len:#x} are not one whole mapping; unmap what was mapped, never a part"
+    )]
     NotMapped {
         /// First address.
         iova: Iova,
@@ -129,6 +131,9 @@ pub enum BusError {
 impl BusError {
     /// An operating-system error with what was being done.
     pub(crate) fn os(what: &'static str) -> impl FnOnce(nix::errno::Errno) -> Self {
-        move |errno| Self::Os { what, source: errno.into() }
+        move |errno| Self::Os {
+            what,
+            source: errno.into(),
+        }
     }
 }

@@ -112,9 +112,10 @@ impl HostMemory {
         let mut tables = self.lock();
         let mut next = Table::clone(&tables.mapped);
         let at = next.entries.partition_point(|(start, _)| *start < iova.0);
-        let clear_before = at.checked_sub(1).and_then(|before| next.entries.get(before)).is_none_or(
-            |(start, window)| start + window.len() as u64 <= iova.0,
-        );
+        let clear_before = at
+            .checked_sub(1)
+            .and_then(|before| next.entries.get(before))
+            .is_none_or(|(start, window)| start + window.len() as u64 <= iova.0);
         let clear_after = next.entries.get(at).is_none_or(|(start, _)| *start >= end);
         if len == 0 || !clear_before || !clear_after {
             return Err(overlap());
@@ -184,20 +185,33 @@ impl HostMemory {
             seen: CachePadded::new(AtomicU64::new(generation)),
             gone: AtomicBool::new(false),
         });
-        tables.readers.retain(|reader| !reader.gone.load(Ordering::Acquire));
+        tables
+            .readers
+            .retain(|reader| !reader.gone.load(Ordering::Acquire));
         tables.readers.push(Arc::clone(&state));
         let table = Arc::clone(&tables.visible);
         drop(tables);
-        HostReader { memory: Arc::clone(self), state, table, generation, last: 0 }
+        HostReader {
+            memory: Arc::clone(self),
+            state,
+            table,
+            generation,
+            last: 0,
+        }
     }
 
     fn publish(&self, tables: &mut Tables, next: Table) -> (u64, Vec<Arc<ReaderState>>) {
         tables.mapped = Arc::new(next);
-        tables.visible =
-            if tables.bus_master { Arc::clone(&tables.mapped) } else { Arc::default() };
+        tables.visible = if tables.bus_master {
+            Arc::clone(&tables.mapped)
+        } else {
+            Arc::default()
+        };
         let generation = self.generation.load(Ordering::Relaxed) + 1;
         self.generation.store(generation, Ordering::SeqCst);
-        tables.readers.retain(|reader| !reader.gone.load(Ordering::Acquire));
+        tables
+            .readers
+            .retain(|reader| !reader.gone.load(Ordering::Acquire));
         (generation, tables.readers.clone())
     }
 }
@@ -293,7 +307,10 @@ impl HostReader {
     /// [`DmaFault`] when the range is not inside one mapping.
     #[inline]
     pub fn resolve(&mut self, iova: u64, len: u64) -> Result<(&Window, usize), DmaFault> {
-        let fault = DmaFault { iova: Iova(iova), len };
+        let fault = DmaFault {
+            iova: Iova(iova),
+            len,
+        };
         // Neighbouring accesses hit the same mapping nearly always.
         if let Some((start, window)) = self.table.entries.get(self.last) {
             let offset = iova.wrapping_sub(*start);
@@ -319,7 +336,10 @@ impl HostReader {
     /// # Errors
     /// [`DmaFault`] when the range is not inside one mapping.
     pub fn window(&mut self, iova: u64, len: u64) -> Result<Window, DmaFault> {
-        let fault = DmaFault { iova: Iova(iova), len };
+        let fault = DmaFault {
+            iova: Iova(iova),
+            len,
+        };
         let (window, offset) = self.resolve(iova, len)?;
         window.window(offset, len as usize).map_err(|_| fault)
     }
@@ -332,8 +352,12 @@ impl HostReader {
         let mut done = 0;
         while done < bytes.len() {
             let (window, offset, part) = self.piece(iova, done, bytes.len())?;
-            let Some(target) = bytes.get_mut(done..done + part) else { break };
-            window.copy_out(offset, target).map_err(|_| fault_at(iova, done, part))?;
+            let Some(target) = bytes.get_mut(done..done + part) else {
+                break;
+            };
+            window
+                .copy_out(offset, target)
+                .map_err(|_| fault_at(iova, done, part))?;
             done += part;
         }
         Ok(())
@@ -347,8 +371,12 @@ impl HostReader {
         let mut done = 0;
         while done < bytes.len() {
             let (window, offset, part) = self.piece(iova, done, bytes.len())?;
-            let Some(source) = bytes.get(done..done + part) else { break };
-            window.copy_in(offset, source).map_err(|_| fault_at(iova, done, part))?;
+            let Some(source) = bytes.get(done..done + part) else {
+                break;
+            };
+            window
+                .copy_in(offset, source)
+                .map_err(|_| fault_at(iova, done, part))?;
             done += part;
         }
         Ok(())
@@ -360,7 +388,9 @@ impl HostReader {
         done: usize,
         len: usize,
     ) -> Result<(Window, usize, usize), DmaFault> {
-        let at = iova.checked_add(done as u64).ok_or(fault_at(iova, done, len - done))?;
+        let at = iova
+            .checked_add(done as u64)
+            .ok_or(fault_at(iova, done, len - done))?;
         let (window, offset) = self.resolve(at, 1)?;
         let part = (window.len() - offset).min(len - done);
         Ok((window.clone(), offset, part))
@@ -368,7 +398,10 @@ impl HostReader {
 }
 
 fn fault_at(iova: u64, done: usize, len: usize) -> DmaFault {
-    DmaFault { iova: Iova(iova.wrapping_add(done as u64)), len: len as u64 }
+    DmaFault {
+        iova: Iova(iova.wrapping_add(done as u64)),
+        len: len as u64,
+    }
 }
 
 impl Drop for HostReader {

@@ -35,7 +35,10 @@ pub struct IovaAllocator {
 impl IovaAllocator {
     /// An allocator for a domain with these limits; nothing is taken.
     pub fn new(limits: DmaLimits) -> Self {
-        Self { limits, taken: BTreeMap::new() }
+        Self {
+            limits,
+            taken: BTreeMap::new(),
+        }
     }
 
     /// Number of ranges taken.
@@ -54,7 +57,9 @@ impl IovaAllocator {
     /// [`BusError::MapLimit`] when the domain is full, [`BusError::IovaExhausted`] when no hole fits.
     pub fn take(&mut self, len: u64, align: u64) -> Result<Iova, BusError> {
         if self.taken.len() >= self.limits.max_mappings {
-            return Err(BusError::MapLimit { limit: self.limits.max_mappings });
+            return Err(BusError::MapLimit {
+                limit: self.limits.max_mappings,
+            });
         }
         let exhausted = || BusError::IovaExhausted {
             len,
@@ -115,7 +120,11 @@ mod tests {
 
     #[test]
     fn walks_around_reserved_ranges_and_never_gives_zero() {
-        let mut a = allocator(32, vec![0x10_0000..0x30_0000, 0xfee0_0000..0xfef0_0000], 100);
+        let mut a = allocator(
+            32,
+            vec![0x10_0000..0x30_0000, 0xfee0_0000..0xfef0_0000],
+            100,
+        );
         assert_eq!(a.take(0x1000, 0x1000).unwrap(), Iova(0x30_0000));
         assert_eq!(a.take(0x1000, 0x20_0000).unwrap(), Iova(0x40_0000));
         // The hole between the two is used again.
@@ -129,7 +138,10 @@ mod tests {
     fn stays_inside_the_address_width() {
         let mut a = allocator(21, vec![], 100);
         assert_eq!(a.take(0x10_0000, 0x1000).unwrap(), Iova(0x10_0000));
-        assert!(matches!(a.take(0x1000, 0x1000), Err(BusError::IovaExhausted { .. })));
+        assert!(matches!(
+            a.take(0x1000, 0x1000),
+            Err(BusError::IovaExhausted { .. })
+        ));
         assert!(a.give(Iova(0x10_0000)));
         assert!(!a.give(Iova(0x10_0000)));
         assert_eq!(a.take(0x10_0000, 0x1000).unwrap(), Iova(0x10_0000));

@@ -8,7 +8,7 @@
 //! | backing | register windows | DMA address space | interrupts |
 //! | --- | --- | --- | --- |
 //! | [`local`]: the device model lives in this process | shared memory, or a call | [`HostMemory`] tables | eventfds |
-//! | process (to come): the device model lives in another process | shared memory, or a message | messages that carry memory fds | eventfds, passed once |
+//! | [`process`]: the device model lives in another process | shared memory, or a message | messages that carry memory fds | eventfds, passed once |
 //! | vfio-user (to come) | sparse mapped areas, or a message | messages that carry memory fds | eventfds |
 //! | vfio (to come) | mapped BAR | the kernel's IOMMU | eventfds |
 //!
@@ -36,6 +36,7 @@ mod host_memory;
 mod interrupt;
 mod iova;
 pub mod local;
+pub mod process;
 mod registers;
 
 pub use device::{Device, Host, MappedWindow};

@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 /// Limits like those of a common server IOMMU, so that a driver meets them early.
 pub(crate) fn limits() -> DmaLimits {
+    // The x86 interrupt window, which every real domain reserves.
+    let interrupts = 0xfee0_0000..0xfef0_0000;
     DmaLimits {
         address_bits: 48,
-        // The x86 interrupt window, which every real domain reserves.
-        reserved: vec![0xfee0_0000..0xfef0_0000],
+        reserved: vec![interrupts],
         page_sizes: 0xffff_ffff_ffff_f000,
         max_mappings: 65_535,
     }
@@ -68,9 +69,14 @@ pub fn connect(device: Arc<dyn Device>) -> Result<Arc<dyn Function>, BusError> {
     let memory = HostMemory::new();
     let lines = Arc::new(InterruptLines::new(device.vectors()));
     let identity = device.identity();
-    let host = Host { memory: Arc::clone(&memory), interrupts: Arc::clone(&lines) };
+    let host = Host {
+        memory: Arc::clone(&memory),
+        interrupts: Arc::clone(&lines),
+    };
     if !device.connect(host) {
-        return Err(BusError::InUse { name: identity.name });
+        return Err(BusError::InUse {
+            name: identity.name,
+        });
     }
     Ok(Arc::new(LocalFunction {
         trap: Arc::new(DeviceTrap(Arc::clone(&device))),
@@ -92,13 +98,23 @@ pub(crate) fn register_window(
     offset: u64,
     len: u64,
 ) -> Result<Registers, BusError> {
-    let refuse = |what| BusError::Window { offset, len, what, size };
-    let end = offset.checked_add(len).filter(|end| *end <= size).ok_or(refuse("part"))?;
+    let refuse = |what| BusError::Window {
+        offset,
+        len,
+        what,
+        size,
+    };
+    let end = offset
+        .checked_add(len)
+        .filter(|end| *end <= size)
+        .ok_or(refuse("part"))?;
     for mapped in windows {
         let first = mapped.offset;
         let last = first + mapped.memory.len() as u64;
         if offset >= first && end <= last {
-            let inner = mapped.memory.window((offset - first) as usize, len as usize)?;
+            let inner = mapped
+                .memory
+                .window((offset - first) as usize, len as usize)?;
             return Ok(Registers::mapped(inner));
         }
         if offset < last && end > first {
@@ -132,10 +148,15 @@ impl Function for LocalFunction {
     fn enable_interrupts(&self, count: usize) -> Result<Vec<Interrupt>, BusError> {
         let there = self.lines.len();
         if count > there {
-            return Err(BusError::Vectors { asked: count, there });
+            return Err(BusError::Vectors {
+                asked: count,
+                there,
+            });
         }
         self.disable_interrupts()?;
-        let interrupts = (0..count).map(|_| Interrupt::new()).collect::<Result<Vec<_>, _>>()?;
+        let interrupts = (0..count)
+            .map(|_| Interrupt::new())
+            .collect::<Result<Vec<_>, _>>()?;
         for (vector, interrupt) in interrupts.iter().enumerate() {
             self.lines.join(vector, Some(interrupt.clone()));
         }

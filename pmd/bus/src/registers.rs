@@ -33,12 +33,18 @@ impl Registers {
     /// A window over mapped memory.
     pub fn mapped(window: Window) -> Self {
         let len = window.len() as u64;
-        Self { access: Access::Mapped(window), len }
+        Self {
+            access: Access::Mapped(window),
+            len,
+        }
     }
 
     /// A window whose every access goes through `trap`, `base` bytes into the region.
     pub fn trapped(trap: Arc<dyn Trap>, base: u64, len: u64) -> Self {
-        Self { access: Access::Trapped { trap, base }, len }
+        Self {
+            access: Access::Trapped { trap, base },
+            len,
+        }
     }
 
     /// Length in bytes.
@@ -57,11 +63,17 @@ impl Registers {
     }
 
     fn check(&self, offset: u64, width: usize) -> Result<usize, BusError> {
-        let fits = offset.checked_add(width as u64).is_some_and(|end| end <= self.len);
-        if fits && offset.is_multiple_of_width(width) {
+        let fits = offset
+            .checked_add(width as u64)
+            .is_some_and(|end| end <= self.len);
+        if fits && offset % width as u64 == 0 {
             Ok(offset as usize)
         } else {
-            Err(BusError::Access { offset, width, len: self.len })
+            Err(BusError::Access {
+                offset,
+                width,
+                len: self.len,
+            })
         }
     }
 
@@ -100,7 +112,11 @@ impl Registers {
     /// # Errors
     /// [`BusError::Access`] outside the window, or not whole 32-bit words.
     pub fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> Result<(), BusError> {
-        let misfit = BusError::Access { offset, width: bytes.len(), len: self.len };
+        let misfit = BusError::Access {
+            offset,
+            width: bytes.len(),
+            len: self.len,
+        };
         if bytes.len() % 4 != 0 {
             return Err(misfit);
         }
@@ -121,21 +137,12 @@ impl Registers {
         Ok(Doorbell {
             target: match &self.access {
                 Access::Mapped(window) => Target::Mapped(window.word64(at)?),
-                Access::Trapped { trap, base } => {
-                    Target::Trapped { trap: Arc::clone(trap), at: base + offset }
-                }
+                Access::Trapped { trap, base } => Target::Trapped {
+                    trap: Arc::clone(trap),
+                    at: base + offset,
+                },
             },
         })
-    }
-}
-
-trait MultipleOf {
-    fn is_multiple_of_width(self, width: usize) -> bool;
-}
-
-impl MultipleOf for u64 {
-    fn is_multiple_of_width(self, width: usize) -> bool {
-        self % width as u64 == 0
     }
 }
 
