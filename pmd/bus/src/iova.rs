@@ -129,8 +129,8 @@ mod tests {
         assert_eq!(a.take(0x1000, 0x20_0000).unwrap(), Iova(0x40_0000));
         // The hole between the two is used again.
         assert_eq!(a.take(0x1000, 0x1000).unwrap(), Iova(0x30_1000));
-        // Nothing of 3 GiB fits below the interrupt range but the space beyond the takings does.
-        let big = a.take(0xf000_0000, 0x1000).unwrap_err();
+        // Nothing of nearly 4 GiB fits, neither before nor behind the interrupt range.
+        let big = a.take(0xff00_0000, 0x1000).unwrap_err();
         assert!(big.to_string().contains("32 bits"), "{big}");
     }
 
