@@ -5,7 +5,7 @@
 
 use zerocopy::IntoBytes;
 
-use crate::layout::{Layout, layout};
+use crate::layout::{Layout, Shape, layout};
 pub use crate::opcode::{Opcode, Status};
 
 layout! {
@@ -78,18 +78,18 @@ pub trait Command {
 }
 
 /// One row of [`crate::commands::ALL`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct CommandInfo {
     /// The opcode.
     pub opcode: Opcode,
     /// Stem of the header's struct names: `mlx5_ifc_<stem>_in_bits` and `..._out_bits`.
     pub stem: &'static str,
-    /// Bytes of the input without its tail.
-    pub input_len: usize,
+    /// The fixed part of the input.
+    pub input: &'static Shape,
     /// Bytes of one element of the input's tail, 0 if it has none.
     pub input_element: usize,
-    /// Bytes of the output without its tail.
-    pub output_len: usize,
+    /// The fixed part of the output.
+    pub output: &'static Shape,
     /// Bytes of one element of the output's tail, 0 if it has none.
     pub output_element: usize,
 }
@@ -120,9 +120,9 @@ macro_rules! command {
             $crate::command::CommandInfo {
                 opcode: $crate::command::Opcode::$OPCODE,
                 stem: $stem,
-                input_len: $Input::LEN,
+                input: &const { $crate::layout::Shape::of::<$Input>() },
                 input_element: 0 $(+ $ie)?,
-                output_len: $Output::LEN,
+                output: &const { $crate::layout::Shape::of::<$Output>() },
                 output_element: 0 $(+ $oe)?,
             },
         )* ];

@@ -36,6 +36,14 @@ pub enum SetFieldError {
         /// Name of the layout.
         layout: &'static str,
     },
+    /// The bytes are fewer than the layout has.
+    #[error("{layout} needs {len} bytes")]
+    Short {
+        /// Name of the layout.
+        layout: &'static str,
+        /// Its size in bytes.
+        len: usize,
+    },
     /// The value has more bits than the field.
     #[error(transparent)]
     TooWide(#[from] FieldTooWide),
@@ -125,6 +133,52 @@ pub trait Layout:
     fn without_reserved(&self) -> Self;
 }
 
+/// A layout as a value: what generic tools (logs, profiles, tests) work with.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Name of the type.
+    pub name: &'static str,
+    /// Tag of the C struct or union that the fields are checked against; empty if there is none.
+    pub header: &'static str,
+    /// Size in bytes.
+    pub len: usize,
+    /// The table.
+    pub fields: &'static [Field],
+    /// [`Layout::value_of`] on the first `len` bytes; nothing if there are fewer.
+    pub value_of: fn(&[u8], &str) -> Option<u64>,
+    /// [`Layout::set_value_of`] on the first `len` bytes.
+    pub set_value_of: fn(&mut [u8], &str, u64) -> Result<(), SetFieldError>,
+    /// [`Layout::without_reserved`] of the first `len` bytes; nothing if there are fewer.
+    pub without_reserved: fn(&[u8]) -> Option<Vec<u8>>,
+    /// The fields that are not zero, by name; nothing if there are fewer than `len` bytes.
+    pub describe: fn(&[u8]) -> Option<String>,
+}
+
+impl Shape {
+    /// The shape of `T`.
+    pub const fn of<T: Layout>() -> Self {
+        Self {
+            name: T::NAME,
+            header: T::HEADER,
+            len: T::LEN,
+            fields: T::FIELDS,
+            value_of: |bytes, name| T::ref_from_prefix(bytes).ok()?.0.value_of(name),
+            set_value_of: |bytes, name, value| match T::mut_from_prefix(bytes) {
+                Ok((layout, _)) => layout.set_value_of(name, value),
+                Err(_) => Err(SetFieldError::Short {
+                    layout: T::NAME,
+                    len: T::LEN,
+                }),
+            },
+            without_reserved: |bytes| {
+                let layout = T::ref_from_prefix(bytes).ok()?.0;
+                Some(layout.without_reserved().as_bytes().to_vec())
+            },
+            describe: |bytes| Some(format!("{:?}", T::ref_from_prefix(bytes).ok()?.0)),
+        }
+    }
+}
+
 /// Compile-time check of one table; the expansion of `layout!` calls it in a constant.
 pub(crate) const fn check(len: usize, fields: &[Field], setters: &[&str]) {
     let mut i = 0;
@@ -196,7 +250,12 @@ macro_rules! layout {
                     $(part $part:literal)? $(from $from:literal)?;
             )*
         }
-    )*) => { $(
+    )*) => {
+        /// The layouts of this module.
+        pub const LAYOUTS: &[$crate::layout::Shape] =
+            &[$($crate::layout::Shape::of::<$Name>()),*];
+
+        $(
         $(#[$meta])*
         #[doc = ""]
         #[doc = concat!("Header: `", $header, "`, ", stringify!($len), " bytes.")]

@@ -3,11 +3,15 @@
 
 mod bits;
 pub mod command;
+pub mod command_queue;
 pub mod commands;
+pub mod completion;
+pub mod event;
 pub mod layout;
 pub mod opcode;
 pub mod open_enum;
 mod rows;
+pub mod wqe;
 
 pub use command::Command;
 pub use layout::{FieldTooWide, Layout, SetFieldError};

@@ -205,9 +205,7 @@ open_enum! {
         ALLOW_OTHER_VHCA_ACCESS = 0xb16;
         GENERATE_WQE = 0xb17;
     }
-}
 
-open_enum! {
     /// How a command ended (first byte of its output).
     pub struct Status(u8) = "MLX5_CMD_STAT_" {
         OK = 0x0;

@@ -8,7 +8,7 @@
 /// A row is `NAME = value;`, with `as "C_NAME"` where the header's constant is not the prefix and
 /// the name, or `from "place"` where the header has none.
 macro_rules! open_enum {
-    (
+    ($(
         $(#[$meta:meta])*
         pub struct $Name:ident($T:ident) = $prefix:literal {
             $(
@@ -17,7 +17,12 @@ macro_rules! open_enum {
                 $(as $exact:literal)? $(from $from:literal)?;
             )*
         }
-    ) => {
+    )*) => {
+        /// The enumerations of this module.
+        pub const ENUMS: &[(&str, &[$crate::open_enum::Named])] =
+            &[$((stringify!($Name), $Name::NAMED)),*];
+
+        $(
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(transparent)]
@@ -78,6 +83,7 @@ macro_rules! open_enum {
                 value.0
             }
         }
+        )*
     };
 }
 

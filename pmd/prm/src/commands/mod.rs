@@ -9,7 +9,9 @@ pub mod hca;
 pub mod matching;
 pub mod offload;
 pub mod pages;
+pub mod port_counters;
 pub mod protection;
+pub mod register;
 pub mod rq;
 pub mod sq;
 pub mod tir;
@@ -30,6 +32,7 @@ pub const ALL: &[&[CommandInfo]] = &[
     vport::COMMANDS,
     counters::COMMANDS,
     flow::COMMANDS,
+    register::COMMANDS,
 ];
 
 /// Lengths of the command `opcode`, or nothing if it has no layout here.
