@@ -267,6 +267,13 @@ impl HostReader {
         true
     }
 
+    /// Whether [`quiesce`](Self::quiesce) would take a newer table: what was resolved before must be
+    /// dropped first.
+    #[inline]
+    pub fn is_stale(&self) -> bool {
+        self.memory.generation.load(Ordering::Acquire) != self.generation
+    }
+
     #[cold]
     fn refresh(&mut self) {
         let tables = self.memory.lock();
