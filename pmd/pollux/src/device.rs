@@ -1,0 +1,325 @@
+//! The device string: one grammar for every application and every file.
+//!
+//! | device | string |
+//! | --- | --- |
+//! | an emulator in this process | `emu:ports=2,wire=pair`, or `emu:` alone |
+//! | an adapter bound to vfio-pci | `0000:3b:00.0`, or `3b:00.0` (PCI domain 0) |
+//! | an emulator in another process | `vfio-user:/run/pollux/hca0.sock` |
+//!
+//! Settings are `key=value`, with commas between them. A value that holds a comma, a quote or a
+//! blank at an end is written in double quotes, in which `\"` and `\\` stand for `"` and `\`:
+//! `emu:ports=1,wire=pcap,in0="captures/a,b.pcap"`.
+
+use crate::Error;
+use std::fmt;
+
+/// One setting of a device string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// What is set.
+    pub key: String,
+    /// To what, quotes removed.
+    pub value: String,
+}
+
+/// A device string, taken apart but not yet opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSpec {
+    /// The software ConnectX, in this process.
+    Emulated(Vec<Setting>),
+    /// A PCI function, with its full address `dddd:bb:dd.f`.
+    Pci {
+        /// The address.
+        address: String,
+        /// Settings behind it.
+        settings: Vec<Setting>,
+    },
+    /// A device model behind a vfio-user socket.
+    VfioUser {
+        /// Path of the socket.
+        path: String,
+        /// Settings behind it.
+        settings: Vec<Setting>,
+    },
+}
+
+impl DeviceSpec {
+    /// Takes a device string apart.
+    ///
+    /// # Errors
+    /// [`Error::Device`], naming what is wrong and where.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let bad = |reason: String| Error::Device {
+            given: text.to_owned(),
+            reason,
+        };
+        let trimmed = text.trim();
+        if let Some(rest) = trimmed.strip_prefix("emu:") {
+            return Ok(Self::Emulated(settings(rest).map_err(bad)?));
+        }
+        if trimmed == "emu" {
+            return Ok(Self::Emulated(Vec::new()));
+        }
+        let split = |rest: &str| {
+            let (head, tail) = rest.split_once(',').unwrap_or((rest, ""));
+            settings(tail).map(|settings| (head.trim().to_owned(), settings))
+        };
+        if let Some(rest) = trimmed.strip_prefix("vfio-user:") {
+            let (path, settings) = split(rest).map_err(bad)?;
+            if path.is_empty() {
+                return Err(bad(
+                    "the path of the socket is missing; write vfio-user:PATH".into(),
+                ));
+            }
+            return Ok(Self::VfioUser { path, settings });
+        }
+        let (head, settings) = split(trimmed).map_err(bad)?;
+        let address = pci_address(&head).ok_or_else(|| bad(ALLOWED.to_owned()))?;
+        Ok(Self::Pci { address, settings })
+    }
+}
+
+const ALLOWED: &str =
+    "a device is emu:[KEY=VALUE,...], a PCI address like 0000:3b:00.0, or vfio-user:PATH";
+
+impl fmt::Display for DeviceSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = match self {
+            Self::Emulated(settings) => {
+                f.write_str("emu:")?;
+                return write_settings(f, settings, "");
+            }
+            Self::Pci { address, settings } => {
+                f.write_str(address)?;
+                settings
+            }
+            Self::VfioUser { path, settings } => {
+                write!(f, "vfio-user:{path}")?;
+                settings
+            }
+        };
+        write_settings(f, settings, ",")
+    }
+}
+
+fn write_settings(f: &mut fmt::Formatter<'_>, settings: &[Setting], before: &str) -> fmt::Result {
+    let mut separator = before;
+    for Setting { key, value } in settings {
+        let plain =
+            !value.is_empty() && value.trim() == value && !value.contains([',', '"', '\\', '=']);
+        let escaped = || value.replace('\\', "\\\\").replace('"', "\\\"");
+        match plain {
+            true => write!(f, "{separator}{key}={value}")?,
+            false => write!(f, "{separator}{key}=\"{}\"", escaped())?,
+        }
+        separator = ",";
+    }
+    Ok(())
+}
+
+/// Splits `key=value,...`; the empty string is no setting. The error says what is wrong and where.
+fn settings(text: &str) -> Result<Vec<Setting>, String> {
+    let mut found: Vec<Setting> = Vec::new();
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let (key, after) = rest
+            .split_once('=')
+            .filter(|(key, _)| !key.contains([',', '"']))
+            .ok_or_else(|| {
+                let word = rest.split(',').next().unwrap_or(rest);
+                format!("{word:?} has no value; write KEY=VALUE, with commas between")
+            })?;
+        let key = key.trim();
+        if key.is_empty() {
+            return Err(format!(
+                "a value without a key at {:?}; write KEY=VALUE",
+                clip(rest)
+            ));
+        }
+        let (value, tail) = value(after.trim_start()).map_err(|e| format!("{key}: {e}"))?;
+        if found.iter().any(|setting| setting.key == key) {
+            return Err(format!("{key} is given twice; give it once"));
+        }
+        found.push(Setting {
+            key: key.to_owned(),
+            value,
+        });
+        let tail = tail.trim_start();
+        rest = match tail.strip_prefix(',') {
+            Some(next) => {
+                let next = next.trim_start();
+                if next.is_empty() {
+                    return Err("a comma at the end; leave it out".to_owned());
+                }
+                next
+            }
+            None if tail.is_empty() => tail,
+            None => {
+                return Err(format!(
+                    "{key}: {:?} behind the closing quote; write a comma",
+                    clip(tail)
+                ));
+            }
+        };
+    }
+    Ok(found)
+}
+
+/// One value, and what follows it.
+fn value(text: &str) -> Result<(String, &str), String> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let end = text.find(',').unwrap_or(text.len());
+        let (value, tail) = text.split_at_checked(end).unwrap_or((text, ""));
+        if value.contains('"') {
+            return Err(format!(
+                "a quote inside {:?}; put the whole value in quotes, as in KEY=\"a,b\"",
+                clip(value)
+            ));
+        }
+        return Ok((value.trim_end().to_owned(), tail));
+    };
+    let mut value = String::new();
+    let mut letters = quoted.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return Ok((value, quoted.get(at + 1..).unwrap_or_default())),
+            '\\' => match letters.next() {
+                Some((_, escaped @ ('"' | '\\'))) => value.push(escaped),
+                _ => return Err("a backslash in quotes is written \\\\".to_owned()),
+            },
+            other => value.push(other),
+        }
+    }
+    Err(format!("the quote before {:?} is not closed", clip(quoted)))
+}
+
+/// The start of a text, for messages.
+fn clip(text: &str) -> &str {
+    text.char_indices()
+        .nth(24)
+        .and_then(|(at, _)| text.get(..at))
+        .unwrap_or(text)
+}
+
+/// `bb:dd.f` or `dddd:bb:dd.f` in hexadecimal digits, as the full form in lower case.
+fn pci_address(text: &str) -> Option<String> {
+    let hex = |text: &str, digits: usize, max: u32| {
+        let right = text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = u32::from_str_radix(text, 16).ok().filter(|_| right)?;
+        (number <= max).then_some(number)
+    };
+    let (rest, function) = text.rsplit_once('.')?;
+    let (rest, device) = rest.rsplit_once(':')?;
+    let (domain, bus) = rest.rsplit_once(':').unwrap_or(("0000", rest));
+    let domain = hex(domain, 4, 0xffff)?;
+    let bus = hex(bus, 2, 0xff)?;
+    let device = hex(device, 2, 0x1f)?;
+    let function = hex(function, 1, 7)?;
+    Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(pairs: &[(&str, &str)]) -> Vec<Setting> {
+        let own = |(key, value): &(&str, &str)| Setting {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+        };
+        pairs.iter().map(own).collect()
+    }
+
+    fn emulated(text: &str) -> Vec<Setting> {
+        match DeviceSpec::parse(text).unwrap() {
+            DeviceSpec::Emulated(settings) => settings,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn emulators() {
+        assert_eq!(emulated("emu:"), set(&[]));
+        assert_eq!(emulated(" emu "), set(&[]));
+        assert_eq!(
+            emulated("emu:ports=2,wire=pair"),
+            set(&[("ports", "2"), ("wire", "pair")])
+        );
+        assert_eq!(
+            emulated(r#"emu:ports=2, wire0 = pcap ,in0="a, b.pcap",out1="x\"y\\z",in1="""#),
+            set(&[
+                ("ports", "2"),
+                ("wire0", "pcap"),
+                ("in0", "a, b.pcap"),
+                ("out1", r#"x"y\z"#),
+                ("in1", ""),
+            ])
+        );
+        assert_eq!(emulated("emu:in0=a=b.pcap"), set(&[("in0", "a=b.pcap")]));
+    }
+
+    #[test]
+    fn adapters_and_sockets() {
+        let pci = |text: &str| match DeviceSpec::parse(text).unwrap() {
+            DeviceSpec::Pci { address, settings } => (address, settings),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(pci("0000:3B:00.1"), ("0000:3b:00.1".to_owned(), set(&[])));
+        assert_eq!(pci("3b:1f.7"), ("0000:3b:1f.7".to_owned(), set(&[])));
+        assert_eq!(pci("3b:00.0,mprq=1").1, set(&[("mprq", "1")]));
+        assert_eq!(
+            DeviceSpec::parse("vfio-user:/run/hca0.sock").unwrap(),
+            DeviceSpec::VfioUser {
+                path: "/run/hca0.sock".to_owned(),
+                settings: set(&[])
+            }
+        );
+    }
+
+    #[test]
+    fn every_error_is_one_line_with_the_string_and_a_remedy() {
+        for (text, word) in [
+            ("", "emu:"),
+            ("eth0", "emu:"),
+            ("net_memif0", "emu:"),
+            ("emulator:ports=2", "emu:"),
+            ("3b:20.0", "PCI address"),
+            ("3b:00.8", "PCI address"),
+            ("00003b:00.0", "PCI address"),
+            ("0000:3b:00.0.0", "PCI address"),
+            ("+1:00.0", "PCI address"),
+            ("vfio-user:", "vfio-user:PATH"),
+            ("emu:ports", "KEY=VALUE"),
+            ("emu:ports=2,pair", "KEY=VALUE"),
+            ("emu:=2", "key"),
+            ("emu:ports=2,", "comma"),
+            ("emu:,ports=2", "KEY=VALUE"),
+            ("emu:ports=1,ports=2", "twice"),
+            ("emu:in0=\"a.pcap", "not closed"),
+            ("emu:in0=\"a\"b", "comma"),
+            ("emu:in0=a\"b\"", "quotes"),
+            ("emu:in0=\"a\\b\"", "backslash"),
+        ] {
+            let error = DeviceSpec::parse(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+            assert!(error.contains(&format!("{text:?}")), "{text}: {error}");
+            assert!(!error.contains('\n'), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_parsed_again() {
+        for text in [
+            "emu:",
+            "emu:ports=2,wire=pair",
+            r#"emu:in0="a,b",out0="c\\\"d",x="",y=" z""#,
+            "0000:3b:00.0",
+            "0000:3b:00.0,a=b",
+            "vfio-user:/x y/z.sock,k=\"1,2\"",
+        ] {
+            let spec = DeviceSpec::parse(text).unwrap();
+            assert_eq!(spec.to_string(), text);
+            assert_eq!(DeviceSpec::parse(&spec.to_string()).unwrap(), spec);
+        }
+    }
+}
