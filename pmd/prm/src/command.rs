@@ -10,16 +10,16 @@ pub use crate::opcode::{Opcode, Status};
 
 layout! {
     /// What every input starts with.
-    pub struct InputHeader = "mlx5_ifc_mbox_in_bits", 8 bytes {
+    pub struct InputHeader = "mlx5_ifc_cmd_in_bits", 8 bytes {
         opcode set_opcode: u16 @ 0x0 +16;
         /// Owner of the object; 0 is the driver itself.
-        uid set_uid: u16 @ 0x10 +16;
+        uid set_uid: u16 @ 0x10 +16 from "mlx5_ifc_alloc_pd_in_bits.uid";
         /// Variant of the command.
         op_mod set_op_mod: u16 @ 0x30 +16;
     }
 
     /// What every output starts with.
-    pub struct OutputHeader = "mlx5_ifc_mbox_out_bits", 8 bytes {
+    pub struct OutputHeader = "mlx5_ifc_cmd_out_bits", 8 bytes {
         /// A [`Status`].
         status set_status: u8 @ 0x0 +8;
         /// The firmware's own reason; only its maker knows the list.

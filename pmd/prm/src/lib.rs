@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+pub mod catalog;
 pub mod command;
 pub mod command_queue;
 pub mod commands;

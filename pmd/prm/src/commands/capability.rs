@@ -350,6 +350,19 @@ open_enum! {
         PORT_SELECTION = 0x25;
         ADV_VIRTUALIZATION = 0x26;
     }
+
+    /// What a port speaks (`port_type`).
+    pub struct PortType(u8) = "MLX5_CAP_PORT_TYPE_" {
+        IB = 0x0;
+        ETH = 0x1;
+    }
+
+    /// Whether mailboxes are signed (`cmdif_checksum`).
+    pub struct CmdifChecksum(u8) = "MLX5_CMD_HCA_CAP_CMDIF_CHECKSUM_" {
+        DISABLED = 0x0;
+        INITIAL_STATE = 0x1;
+        ENABLED = 0x3;
+    }
 }
 
 impl CapGroup {
@@ -382,4 +395,17 @@ pub trait Capabilities: Layout {
 
 impl Capabilities for CmdHcaCap {
     const GROUP: CapGroup = CapGroup::GENERAL;
+}
+
+impl CmdHcaCap {
+    /// Most flow counters, from its two parts.
+    pub const fn max_flow_counter(&self) -> u32 {
+        (self.max_flow_counter_31_16() as u32) << 16 | self.max_flow_counter_15_0() as u32
+    }
+
+    /// Sets both parts of the most flow counters.
+    pub const fn set_max_flow_counter(&mut self, counters: u32) -> &mut Self {
+        self.set_max_flow_counter_31_16((counters >> 16) as u16)
+            .set_max_flow_counter_15_0(counters as u16)
+    }
 }

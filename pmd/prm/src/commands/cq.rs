@@ -2,6 +2,7 @@
 
 use crate::command::{PlainOut, command};
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Creates a completion queue.
@@ -92,5 +93,47 @@ layout! {
         uid set_uid: u16 @ 0x10 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
         cqn set_cqn: u32 @ 0x48 +24;
+    }
+}
+
+open_enum! {
+    /// Status of a completion queue (`status`).
+    pub struct CqStatus(u8) = "MLX5_CQC_STATUS_" {
+        OK = 0x0;
+        CQ_OVERFLOW = 0x9;
+        CQ_WRITE_FAIL = 0xa;
+    }
+
+    /// State of a completion queue (`st`).
+    pub struct CqState(u8) = "MLX5_CQC_ST_" {
+        SOLICITED_ARMED = 0x6 as "MLX5_CQC_ST_SOLICITED_NOTIFICATION_REQUEST_ARMED";
+        ARMED = 0x9 as "MLX5_CQC_ST_NOTIFICATION_REQUEST_ARMED";
+        FIRED = 0xa;
+    }
+
+    /// Distance of entries (`cqe_sz`).
+    pub struct CqeSize(u8) = "MLX5_CQC_CQE_SZ_" {
+        BYTES_64 = 0x0 as "MLX5_CQC_CQE_SZ_64_BYTES";
+        BYTES_128 = 0x1 as "MLX5_CQC_CQE_SZ_128_BYTES";
+    }
+
+    /// When the moderation period starts (`cq_period_mode`).
+    pub struct CqPeriodMode(u8) = "MLX5_CQ_PERIOD_MODE_" {
+        START_FROM_EQE = 0x0;
+        START_FROM_CQE = 0x1;
+    }
+
+    /// Variant of `MODIFY_CQ` (`op_mod`).
+    pub struct ModifyCqAction(u16) = "MLX5_MODIFY_CQ_IN_OP_MOD_" {
+        MODIFY = 0x0 as "MLX5_MODIFY_CQ_IN_OP_MOD_MODIFY_CQ";
+        RESIZE = 0x1 as "MLX5_MODIFY_CQ_IN_OP_MOD_RESIZE_CQ";
+    }
+
+    /// Bits of `field_select` in `MODIFY_CQ`.
+    pub struct CqFields(u32) = "MLX5_MODIFY_FIELD_SELECT_MODIFY_FIELD_SELECT_" {
+        CQ_PERIOD = 0x1;
+        CQ_MAX_COUNT = 0x2;
+        OI = 0x4;
+        C_EQN = 0x8;
     }
 }

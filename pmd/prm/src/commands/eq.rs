@@ -2,6 +2,7 @@
 
 use crate::command::{PlainOut, command};
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Allocates a doorbell page.
@@ -100,5 +101,19 @@ layout! {
         op_mod set_op_mod: u16 @ 0x30 +16;
         eq_number set_eq_number: u8 @ 0x58 +8;
         eqe set_eqe: [u8; 64] @ 0x80;
+    }
+}
+
+open_enum! {
+    /// State of an event queue (`st`).
+    pub struct EqState(u8) = "MLX5_EQC_ST_" {
+        ARMED = 0x9;
+        FIRED = 0xa;
+    }
+
+    /// Status of an event queue (`status`).
+    pub struct EqStatus(u8) = "MLX5_EQC_STATUS_" {
+        OK = 0x0;
+        EQ_WRITE_FAILURE = 0xa;
     }
 }

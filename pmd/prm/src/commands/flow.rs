@@ -3,6 +3,7 @@
 use super::matching::FteMatchParam;
 use crate::command::{PlainOut, command};
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Creates a flow table.
@@ -254,5 +255,81 @@ layout! {
         table_type set_table_type: u8 @ 0x80 +8;
         table_id set_table_id: u32 @ 0xa8 +24;
         flow_index set_flow_index: u32 @ 0x100 +32;
+    }
+}
+
+open_enum! {
+    /// Where a flow table stands (`table_type`).
+    pub struct TableType(u8) = "MLX5_FLOW_TABLE_TYPE_" {
+        NIC_RX = 0x0;
+        NIC_TX = 0x1;
+        ESW_EGRESS_ACL = 0x2;
+        ESW_INGRESS_ACL = 0x3;
+        FDB = 0x4;
+        SNIFFER_RX = 0x5;
+        SNIFFER_TX = 0x6;
+    }
+
+    /// What happens to packets that no entry matches (`table_miss_action`).
+    pub struct MissAction(u8) = "MLX5_FLOW_TABLE_MISS_ACTION_" {
+        /// The default of the table's place.
+        DEF = 0x0;
+        /// They go on to `table_miss_id`.
+        FWD = 0x1;
+        SWITCH_DOMAIN = 0x2;
+    }
+
+    /// Bits of `action`.
+    pub struct FlowAction(u16) = "MLX5_FLOW_CONTEXT_ACTION_" {
+        ALLOW = 0x1;
+        DROP = 0x2;
+        FWD_DEST = 0x4;
+        COUNT = 0x8;
+        PACKET_REFORMAT = 0x10;
+        DECAP = 0x20;
+        MOD_HDR = 0x40;
+        VLAN_POP = 0x80;
+        VLAN_PUSH = 0x100;
+        VLAN_POP_2 = 0x400;
+        VLAN_PUSH_2 = 0x800;
+        CRYPTO_DECRYPT = 0x1000;
+        CRYPTO_ENCRYPT = 0x2000;
+        EXECUTE_ASO = 0x4000;
+    }
+
+    /// Kind of a destination (`destination_type`).
+    pub struct DestinationType(u8) = "MLX5_IFC_FLOW_DESTINATION_TYPE_" {
+        VPORT = 0x0;
+        FLOW_TABLE = 0x1;
+        TIR = 0x2;
+        FLOW_SAMPLER = 0x6;
+        UPLINK = 0x8;
+        TABLE_TYPE = 0xa;
+    }
+
+    /// Bit number in `modify_enable_mask` of `SET_FLOW_TABLE_ENTRY`.
+    pub struct EntryField(u8) = "MLX5_SET_FTE_MODIFY_ENABLE_MASK_" {
+        ACTION = 0x0;
+        FLOW_TAG = 0x1;
+        DESTINATION_LIST = 0x2;
+        FLOW_COUNTERS = 0x3;
+        IPSEC_OBJ_ID = 0x4;
+    }
+
+    /// Bits of `match_criteria_enable`.
+    pub struct MatchCriteria(u8) = "MLX5_MATCH_" {
+        OUTER_HEADERS = 0x1;
+        MISC_PARAMETERS = 0x2;
+        INNER_HEADERS = 0x4;
+        MISC_PARAMETERS_2 = 0x8;
+        MISC_PARAMETERS_3 = 0x10;
+        MISC_PARAMETERS_4 = 0x20;
+        MISC_PARAMETERS_5 = 0x40;
+    }
+
+    /// Bits of `modify_field_select` in `MODIFY_FLOW_TABLE`.
+    pub struct TableFields(u16) = "MLX5_MODIFY_FLOW_TABLE_" {
+        MISS_TABLE_ID = 0x1;
+        LAG_NEXT_TABLE_ID = 0x8000;
     }
 }

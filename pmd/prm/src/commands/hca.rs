@@ -6,6 +6,7 @@
 use super::capability::Capabilities;
 use crate::command::{PlainOut, ShortOut, command};
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Wakes the function; nothing else is accepted before it.
@@ -185,4 +186,13 @@ fn padded<T: Capabilities>(group: &T) -> [u8; 4096] {
         *to = *from;
     }
     bytes
+}
+
+open_enum! {
+    /// How `TEARDOWN_HCA` ends the function (`profile`).
+    pub struct TeardownProfile(u16) = "MLX5_TEARDOWN_HCA_IN_PROFILE_" {
+        GRACEFUL_CLOSE = 0x0;
+        FORCE_CLOSE = 0x1;
+        PREPARE_FAST_TEARDOWN = 0x2;
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::command::command;
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Asks how many pages the function wants now; the count is signed.
@@ -43,5 +44,34 @@ layout! {
         status set_status: u8 @ 0x0 +8;
         syndrome set_syndrome: u32 @ 0x20 +32;
         output_num_entries set_output_num_entries: u32 @ 0x40 +32;
+    }
+}
+
+open_enum! {
+    /// Which pages `QUERY_PAGES` asks about (`op_mod`).
+    pub struct PagesKind(u16) = "MLX5_QUERY_PAGES_IN_OP_MOD_" {
+        BOOT = 0x1 as "MLX5_QUERY_PAGES_IN_OP_MOD_BOOT_PAGES";
+        INIT = 0x2 as "MLX5_QUERY_PAGES_IN_OP_MOD_INIT_PAGES";
+        REGULAR = 0x3 as "MLX5_QUERY_PAGES_IN_OP_MOD_REGULAR_PAGES";
+    }
+
+    /// What `MANAGE_PAGES` does (`op_mod`).
+    pub struct PagesAction(u16) = "MLX5_MANAGE_PAGES_IN_OP_MOD_" {
+        /// There are no pages to give.
+        CANT_GIVE = 0x0 as "MLX5_MANAGE_PAGES_IN_OP_MOD_ALLOCATION_FAIL";
+        /// The tail of the input lists the addresses.
+        GIVE = 0x1 as "MLX5_MANAGE_PAGES_IN_OP_MOD_ALLOCATION_SUCCESS";
+        /// The tail of the output lists the addresses, at most as many as asked for.
+        TAKE = 0x2 as "MLX5_MANAGE_PAGES_IN_OP_MOD_HCA_RETURN_PAGES";
+    }
+}
+
+/// Bytes of a firmware page, whatever the host's pages are.
+pub const FIRMWARE_PAGE: usize = 4096;
+
+impl QueryPagesOut {
+    /// Pages that the function wants: zero and below are legal answers.
+    pub const fn count(&self) -> i32 {
+        self.num_pages() as i32
     }
 }

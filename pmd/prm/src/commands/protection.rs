@@ -1,7 +1,8 @@
 //! Protection domains, memory keys, transport domains.
 
 use crate::command::{PlainOut, command};
-use crate::layout::layout;
+use crate::layout::{FieldTooWide, layout};
+use crate::open_enum::open_enum;
 
 command! {
     /// Allocates a protection domain.
@@ -157,5 +158,38 @@ layout! {
         uid set_uid: u16 @ 0x10 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
         transport_domain set_transport_domain: u32 @ 0x48 +24;
+    }
+}
+
+open_enum! {
+    /// What a memory key maps (`access_mode_4_2` and `access_mode_1_0`).
+    pub struct AccessMode(u8) = "MLX5_MKC_ACCESS_MODE_" {
+        /// Device addresses as they are.
+        PA = 0x0;
+        /// A list of page addresses.
+        MTT = 0x1;
+        KLMS = 0x2;
+        KSM = 0x3;
+        SW_ICM = 0x4;
+        MEMIC = 0x5;
+        CROSSING = 0x6;
+    }
+}
+
+impl Mkc {
+    /// What the key maps, from its two parts.
+    pub const fn access_mode(&self) -> AccessMode {
+        AccessMode(self.access_mode_4_2() << 2 | self.access_mode_1_0())
+    }
+
+    /// Sets both parts of what the key maps.
+    ///
+    /// # Errors
+    /// [`FieldTooWide`] if the mode needs more than five bits.
+    pub const fn set_access_mode(&mut self, mode: AccessMode) -> Result<&mut Self, FieldTooWide> {
+        match self.set_access_mode_4_2(mode.0 >> 2) {
+            Ok(mkc) => mkc.set_access_mode_1_0(mode.0 & 3),
+            Err(error) => Err(error),
+        }
     }
 }

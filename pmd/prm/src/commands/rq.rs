@@ -3,6 +3,7 @@
 use super::sq::Wq;
 use crate::command::{PlainOut, command};
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Creates a receive queue, in the reset state.
@@ -85,5 +86,30 @@ layout! {
         uid set_uid: u16 @ 0x10 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
         rqn set_rqn: u32 @ 0x48 +24;
+    }
+}
+
+open_enum! {
+    /// State of a receive queue (`state`, `rq_state`).
+    pub struct RqState(u8) = "MLX5_RQC_STATE_" {
+        RST = 0x0;
+        RDY = 0x1;
+        ERR = 0x3;
+    }
+
+    /// Whose memory a receive queue uses (`mem_rq_type`).
+    pub struct MemRqType(u8) = "MLX5_RQC_MEM_RQ_TYPE_MEMORY_RQ_" {
+        /// Its own ring.
+        INLINE = 0x0;
+        /// A pool that several queues share.
+        RMP = 0x1;
+    }
+
+    /// Bits of `modify_bitmask` in `MODIFY_RQ`.
+    pub struct RqFields(u64) = "MLX5_MODIFY_RQ_IN_MODIFY_BITMASK_" {
+        /// VLAN stripping.
+        VSD = 0x2;
+        SCATTER_FCS = 0x4;
+        RQ_COUNTER_SET_ID = 0x8;
     }
 }

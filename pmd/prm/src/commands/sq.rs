@@ -2,6 +2,7 @@
 
 use crate::command::{PlainOut, command};
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Creates a send queue, in the reset state.
@@ -123,5 +124,35 @@ layout! {
         uid set_uid: u16 @ 0x10 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
         sqn set_sqn: u32 @ 0x48 +24;
+    }
+}
+
+open_enum! {
+    /// State of a send queue (`state`, `sq_state`).
+    pub struct SqState(u8) = "MLX5_SQC_STATE_" {
+        RST = 0x0;
+        RDY = 0x1;
+        ERR = 0x3;
+    }
+
+    /// Shape of a ring (`wq_type`).
+    pub struct WqType(u8) = "MLX5_WQ_TYPE_" {
+        LINKED_LIST = 0x0;
+        CYCLIC = 0x1;
+        LINKED_LIST_STRIDING_RQ = 0x2;
+        CYCLIC_STRIDING_RQ = 0x3;
+    }
+
+    /// Whether received data is padded to a cache line (`end_padding_mode`).
+    pub struct EndPadding(u8) = "MLX5_WQ_END_PAD_MODE_" {
+        NONE = 0x0;
+        ALIGN = 0x1;
+    }
+
+    /// What clock completions show (`ts_format`).
+    pub struct TimestampFormat(u8) = "MLX5_TIMESTAMP_FORMAT_" {
+        FREE_RUNNING = 0x0;
+        DEFAULT = 0x1;
+        REAL_TIME = 0x2;
     }
 }

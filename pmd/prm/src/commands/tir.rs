@@ -2,6 +2,7 @@
 
 use crate::command::{PlainOut, command};
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Creates a transport interface (send).
@@ -242,5 +243,62 @@ layout! {
         uid set_uid: u16 @ 0x10 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
         rqtn set_rqtn: u32 @ 0x48 +24;
+    }
+}
+
+open_enum! {
+    /// Where a TIR sends packets (`disp_type`).
+    pub struct DispType(u8) = "MLX5_TIRC_DISP_TYPE_" {
+        /// To `inline_rqn`.
+        DIRECT = 0x0;
+        /// Through `indirect_table`.
+        INDIRECT = 0x1;
+    }
+
+    /// Hash of an RSS TIR (`rx_hash_fn`).
+    pub struct RxHashFn(u8) = "MLX5_RX_HASH_FN_" {
+        NONE = 0x0;
+        INVERTED_XOR8 = 0x1;
+        TOEPLITZ = 0x2;
+    }
+
+    /// Bit number in `selected_fields`.
+    pub struct RxHashField(u8) = "MLX5_RX_HASH_FIELD_SELECT_SELECTED_FIELDS_" {
+        SRC_IP = 0x0;
+        DST_IP = 0x1;
+        L4_SPORT = 0x2;
+        L4_DPORT = 0x3;
+        IPSEC_SPI = 0x4;
+    }
+
+    /// L3 protocol of a hash (`l3_prot_type`, one bit).
+    pub struct L3Protocol(u8) = "MLX5_L3_PROT_TYPE_" {
+        IPV4 = 0x0;
+        IPV6 = 0x1;
+    }
+
+    /// L4 protocol of a hash (`l4_prot_type`, one bit).
+    pub struct L4Protocol(u8) = "MLX5_L4_PROT_TYPE_" {
+        TCP = 0x0;
+        UDP = 0x1;
+    }
+
+    /// Bits of `self_lb_block`: packets of the own function that a TIR does not take.
+    pub struct SelfLbBlock(u8) = "MLX5_TIRC_SELF_LB_BLOCK_BLOCK_" {
+        UNICAST = 0x1;
+        MULTICAST = 0x2;
+    }
+
+    /// Bits of `packet_merge_mask`.
+    pub struct PacketMerge(u8) = "MLX5_TIRC_PACKET_MERGE_MASK_" {
+        IPV4_LRO = 0x1;
+        IPV6_LRO = 0x2;
+    }
+}
+
+impl RxHashField {
+    /// Its bit in `selected_fields`.
+    pub const fn bit(self) -> u32 {
+        1 << (self.0 & 31)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::command::{PlainOut, command};
 use crate::layout::layout;
+use crate::open_enum::open_enum;
 
 command! {
     /// Reads link state and administrative state.
@@ -193,5 +194,34 @@ layout! {
         status set_status: u8 @ 0x0 +8;
         syndrome set_syndrome: u32 @ 0x20 +32;
         vport_env set_vport_env: VnicDiagnostics @ 0x80;
+    }
+}
+
+open_enum! {
+    /// Whose state `QUERY_VPORT_STATE` reads (`op_mod`).
+    pub struct VportStateKind(u16) = "MLX5_VPORT_STATE_OP_MOD_" {
+        VNIC_VPORT = 0x0;
+        ESW_VPORT = 0x1;
+        UPLINK = 0x2;
+    }
+
+    /// State of a virtual port (`state`).
+    pub struct VportState(u8) = "MLX5_QUERY_VPORT_STATE_OUT_STATE_" {
+        DOWN = 0x0;
+        UP = 0x1;
+    }
+
+    /// Administrative state of a virtual port (`admin_state`).
+    pub struct VportAdminState(u8) = "MLX5_VPORT_ADMIN_STATE_" {
+        DOWN = 0x0;
+        UP = 0x1;
+        AUTO = 0x2;
+    }
+
+    /// Which list of the context is meant (`allowed_list_type`).
+    pub struct VportList(u8) = "MLX5_NVPRT_LIST_TYPE_" {
+        UC = 0x0;
+        MC = 0x1;
+        VLAN = 0x2;
     }
 }
