@@ -1,2 +1,8 @@
-//! The forwarder.
-fn main() {}
+//! The forwarder's program; everything it does is in the library beside it.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ExitCode::FAILURE
+}

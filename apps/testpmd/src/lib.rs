@@ -1,0 +1,7 @@
+//! A packet forwarder with the command line that DPDK's users know.
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod grammar;
+pub mod output;
+pub mod proof;
