@@ -352,6 +352,56 @@ impl Mapping {
     }
 }
 
+/// Checks that all of these (same pages, same node) fit together, before any is mapped.
+///
+/// # Errors
+/// As [`Segment::map`], with the sum as what is needed.
+pub(crate) fn would_fit(
+    requests: &[SegmentRequest],
+    topology: &dyn Topology,
+) -> Result<(), MemoryError> {
+    let Some(request) = requests.first() else {
+        return Ok(());
+    };
+    let page = match request.page {
+        PageChoice::Huge2M => PageSize::HUGE_2M,
+        PageChoice::Huge1G => PageSize::HUGE_1G,
+        PageChoice::Ordinary => PageSize::ordinary(),
+        // Falls back to ordinary pages; so those, or hugepages, must be there.
+        PageChoice::BestEffort => {
+            let pages = |page| would_fit_in(requests, request, page, topology);
+            return pages(PageSize::HUGE_2M)
+                .or_else(|_| pages(PageSize::HUGE_1G))
+                .or_else(|_| pages(PageSize::ordinary()));
+        }
+    };
+    would_fit_in(requests, request, page, topology)
+}
+
+fn would_fit_in(
+    requests: &[SegmentRequest],
+    request: &SegmentRequest,
+    page: PageSize,
+    topology: &dyn Topology,
+) -> Result<(), MemoryError> {
+    let sum = requests
+        .iter()
+        .try_fold(0usize, |sum, r| sum.checked_add(page.round_up(r.len)?))
+        .unwrap_or(usize::MAX);
+    if let Some(node) = request.node {
+        if !topology.nodes().contains(&node) {
+            // `map` says it better.
+            return Ok(());
+        }
+    }
+    let shortage = Shortage {
+        request,
+        page,
+        topology,
+    };
+    shortage.check(sum)
+}
+
 /// Below this, best effort does not spend a hugepage.
 const WORTH_HUGE: usize = 1 << 20;
 

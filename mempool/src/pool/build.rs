@@ -1,0 +1,291 @@
+//! How a pool is made: numbers checked, memory checked, then mapped and laid out.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+
+use super::registry::{self, Number, Regions};
+use super::{
+    CACHE_HEAD, Cache, Chunk, MAX_BUFFER, MAX_CACHE, MAX_CHUNKS, MAX_COUNT, Pool, PoolConfig,
+    PoolInner, UNREGISTERED,
+};
+use crate::error::MemoryError;
+use crate::lcore::MAX_LCORES;
+use crate::mbuf::TxOffload;
+use crate::mbuf::header::{Cold, Header, Raw, State};
+use crate::page::PageSize;
+use crate::ring::Ring;
+use crate::segment::{self, PageChoice, Segment, SegmentRequest};
+use crate::topology::Topology;
+
+const LINE: usize = 64;
+
+/// Metadata from this size on is worth a hugepage, where data has them.
+const WORTH_HUGE: usize = 128 << 10;
+
+fn check(
+    what: &'static str,
+    given: usize,
+    min: usize,
+    max: usize,
+    remedy: &str,
+) -> Result<(), MemoryError> {
+    if (min..=max).contains(&given) {
+        return Ok(());
+    }
+    Err(MemoryError::OutOfRange {
+        what,
+        given: given as u64,
+        min: min as u64,
+        max: max as u64,
+        remedy: remedy.into(),
+    })
+}
+
+impl Pool {
+    /// As [`Pool::new`], on a given topology.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn new_on(config: &PoolConfig, topology: &dyn Topology) -> Result<Self, MemoryError> {
+        check("buffers of a pool", config.count, 1, MAX_COUNT, "")?;
+        check(
+            "cache of a pool",
+            config.cache,
+            0,
+            MAX_CACHE.min(config.count),
+            "a cache cannot exceed its pool",
+        )?;
+        check("data room of a buffer", config.data_room, 1, MAX_BUFFER, "")?;
+        check(
+            "headroom and data room of a buffer",
+            config.headroom.saturating_add(config.data_room),
+            1,
+            MAX_BUFFER,
+            "larger packets are chains of buffers",
+        )?;
+        check(
+            "chunks of a pool",
+            config.chunks,
+            1,
+            MAX_CHUNKS.min(config.count),
+            "",
+        )?;
+        let layout = Layout::of(config);
+        let requests: Vec<SegmentRequest> = (0..config.chunks)
+            .map(|k| {
+                let (_, count) = layout.part(k, config.count);
+                SegmentRequest::new(config.name.clone(), count * layout.stride)
+                    .page(config.page)
+                    .node(config.node)
+            })
+            .filter(|r| r.len != 0)
+            .collect();
+        segment::would_fit(&requests, topology)?;
+
+        let mut segments = Vec::with_capacity(requests.len());
+        let mut gaps = Vec::new();
+        for request in &requests {
+            keep_apart(&segments, request.len, &mut gaps)?;
+            segments.push(Segment::map_on(request, topology)?);
+        }
+        let huge = segments.iter().all(|s: &Segment| s.page_size().is_huge());
+        let metadata = map_metadata(config, &layout, huge, topology)?;
+        let regions = Regions::take(segments.len())?;
+        let number = Number::take()?;
+        let ring = Ring::with_capacity(config.count)?;
+
+        let chunks: Box<[Chunk]> = segments
+            .iter()
+            .zip(regions.numbers())
+            .enumerate()
+            .map(|(k, (segment, region))| {
+                let (first, count) = layout.part(k, config.count);
+                Chunk {
+                    segment: segment.clone(),
+                    iova: AtomicU64::new(UNREGISTERED),
+                    lkey: AtomicU32::new(0),
+                    region: *region,
+                    first,
+                    count,
+                }
+            })
+            .collect();
+        let base = metadata.base();
+        // SAFETY: the offsets are inside the segment, which map_metadata sized by the
+        // same layout.
+        let (colds, caches) = unsafe { (base.add(layout.colds), base.add(layout.caches)) };
+        let inner = PoolInner {
+            caches,
+            cache_stride: layout.cache_stride,
+            cache_size: config.cache,
+            cache_slots: layout.cache_slots,
+            buf_len: (config.headroom + config.data_room) as u16,
+            headroom: config.headroom as u16,
+            id: number.get(),
+            count: config.count,
+            headers: base.cast(),
+            colds: colds.cast(),
+            ring,
+            stride: layout.stride,
+            chunks,
+            segments: segments.into(),
+            name: config.name.clone(),
+            node: config.node,
+            failed: AtomicU64::new(0),
+            metadata,
+            _gaps: gaps,
+        };
+        inner.lay_out();
+        // From here on the numbers belong to the pool.
+        std::mem::forget(regions);
+        Ok(registry::publish(inner, number))
+    }
+}
+
+/// Where everything lies, in bytes.
+struct Layout {
+    /// From one data room to the next: an odd number of cache lines, so that the first
+    /// lines of packets spread over all cache sets.
+    stride: usize,
+    per_chunk: usize,
+    colds: usize,
+    caches: usize,
+    cache_stride: usize,
+    cache_slots: usize,
+    metadata: usize,
+}
+
+impl Layout {
+    fn of(config: &PoolConfig) -> Self {
+        let lines = (config.headroom + config.data_room).div_ceil(LINE) | 1;
+        let colds = config.count * size_of::<Header>();
+        let caches = (colds + config.count * size_of::<Cold>()).next_multiple_of(2 * LINE);
+        let cache_slots = if config.cache == 0 { 0 } else { MAX_LCORES };
+        // Two lines apart, since CPUs fetch lines in pairs.
+        let cache_stride =
+            (CACHE_HEAD + config.cache * size_of::<Raw>()).next_multiple_of(2 * LINE);
+        Self {
+            stride: lines * LINE,
+            per_chunk: config.count.div_ceil(config.chunks),
+            colds,
+            caches,
+            cache_stride,
+            cache_slots,
+            metadata: caches + cache_slots * cache_stride,
+        }
+    }
+
+    /// (first buffer, number of buffers) of a chunk.
+    fn part(&self, chunk: usize, count: usize) -> (usize, usize) {
+        let first = (chunk * self.per_chunk).min(count);
+        (first, self.per_chunk.min(count - first))
+    }
+}
+
+/// Fills address space next to the segments there are, until the next mapping of `len`
+/// bytes would go elsewhere: neighbours would hide a driver's mistake about chunks.
+fn keep_apart(
+    segments: &[Segment],
+    len: usize,
+    gaps: &mut Vec<Segment>,
+) -> Result<(), MemoryError> {
+    const TRIES: usize = 64;
+    for _ in 0..TRIES {
+        let probe = Segment::reserve(len)?;
+        let (start, end) = (probe.address(), probe.address() + probe.len());
+        let touches = |s: &Segment| s.address() == end || s.address() + s.len() == start;
+        if !segments.iter().any(touches) {
+            return Ok(());
+        }
+        gaps.push(probe);
+    }
+    Ok(())
+}
+
+fn map_metadata(
+    config: &PoolConfig,
+    layout: &Layout,
+    huge: bool,
+    topology: &dyn Topology,
+) -> Result<Segment, MemoryError> {
+    let request = SegmentRequest::new(format!("{} metadata", config.name), layout.metadata)
+        .node(config.node)
+        .page(PageChoice::Ordinary);
+    if huge && layout.metadata >= WORTH_HUGE {
+        let large = request.clone().page(PageChoice::Huge2M);
+        if let Ok(segment) = Segment::map_on(&large, topology) {
+            return Ok(segment);
+        }
+    }
+    Segment::map_on(&request, topology)
+}
+
+impl PoolInner {
+    /// Writes all headers, cold lines and caches, and fills the ring.
+    fn lay_out(&self) {
+        for (number, chunk) in (0u16..).zip(self.chunks.iter()) {
+            for index in chunk.first..chunk.first + chunk.count {
+                let offset = self.offset_in_chunk(index, chunk);
+                // SAFETY: index < count, so header and cold line are inside their
+                // arrays, and the room is inside the chunk; nobody else knows the pool.
+                unsafe {
+                    let header = self.headers.add(index);
+                    header.write(Header {
+                        base: chunk.segment.base().add(offset),
+                        iova: AtomicU64::new(0),
+                        next: None,
+                        state: AtomicU64::new(State::plain(self.id)),
+                        lkey: AtomicU32::new(0),
+                        pkt_len: 0,
+                        data_off: self.headroom,
+                        data_len: 0,
+                        port: 0,
+                        queue: 0,
+                        packet_type: 0,
+                        rss_hash: 0,
+                        flags: 0,
+                        vlan_tci: 0,
+                        region: chunk.region,
+                    });
+                    self.colds.add(index).write(Cold {
+                        cookie: AtomicU64::new(first_cookie()),
+                        external: None::<Arc<_>>,
+                        owner: None,
+                        timestamp: 0,
+                        tx: TxOffload::default(),
+                        mark: 0,
+                        buf_len: self.buf_len,
+                        vlan_outer: 0,
+                        chunk: number,
+                        spare: 0,
+                        index: index as u32,
+                    });
+                    self.put_ring(&Raw(header), 1);
+                }
+            }
+        }
+        for slot in 0..self.cache_slots {
+            // SAFETY: slot < cache_slots; inside the segment by the layout.
+            unsafe {
+                let at: NonNull<u8> = self.caches.add(slot * self.cache_stride);
+                at.cast::<Cache>().write(Cache {
+                    len: AtomicUsize::new(0),
+                    full: AtomicU64::new(0),
+                    empty: AtomicU64::new(0),
+                    failed: AtomicU64::new(0),
+                });
+            }
+        }
+    }
+}
+
+#[cfg(debug_assertions)]
+fn first_cookie() -> u64 {
+    super::cookie::HOME
+}
+
+#[cfg(not(debug_assertions))]
+fn first_cookie() -> u64 {
+    0
+}
