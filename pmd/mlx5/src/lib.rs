@@ -3,3 +3,4 @@
 
 pub mod counters;
 pub mod gate;
+pub mod regions;
