@@ -13,7 +13,6 @@ use crate::error::MemoryError;
 use crate::lcore::MAX_LCORES;
 use crate::mbuf::TxOffload;
 use crate::mbuf::header::{Cold, Header, Raw, State};
-use crate::page::PageSize;
 use crate::ring::Ring;
 use crate::segment::{self, PageChoice, Segment, SegmentRequest};
 use crate::topology::Topology;
