@@ -271,6 +271,12 @@ impl Mbuf {
         self.data_ptr() as u64
     }
 
+    /// Address of the buffer's first byte, where the headroom starts; for the same use.
+    #[inline(always)]
+    pub fn room_address(&self) -> u64 {
+        hot!(self.base).as_ptr() as u64
+    }
+
     /// Index of the chunk of its pool that the buffer's own room lies in.
     pub fn chunk(&self) -> u16 {
         // SAFETY: as in `buf_len`.
