@@ -4,3 +4,5 @@
 pub mod counters;
 pub mod gate;
 pub mod regions;
+pub mod rx;
+pub mod tx;
