@@ -273,6 +273,7 @@ impl Window {
     }
 }
 
+#[inline]
 fn check(what: &'static str, offset: usize, asked: usize, len: usize) -> Result<(), MemoryError> {
     if asked <= len && offset <= len - asked {
         Ok(())
@@ -286,6 +287,7 @@ fn check(what: &'static str, offset: usize, asked: usize, len: usize) -> Result<
     }
 }
 
+#[inline]
 fn check_aligned(what: &'static str, at: *const u8, align: usize) -> Result<(), MemoryError> {
     let address = at as usize;
     if address & (align - 1) == 0 {
@@ -300,6 +302,7 @@ fn check_aligned(what: &'static str, at: *const u8, align: usize) -> Result<(), 
 }
 
 /// The widest word, up to 8 bytes, whose size divides `size`.
+#[inline(always)]
 const fn word_of(size: usize) -> usize {
     match size.trailing_zeros() {
         0 => 1,
@@ -635,7 +638,7 @@ cell_word!(load_u64, store_u64, Word64, word64, AtomicU64, u64);
 /// that size and nobody else uses it.
 #[inline(always)]
 unsafe fn load_words<T>(from: *const u8, to: *mut u8) {
-    let size = size_of::<T>();
+    let size = const { size_of::<T>() };
     macro_rules! words {
         ($atomic:ty, $int:ty) => {
             for k in (0..size).step_by(size_of::<$int>()) {
@@ -649,7 +652,7 @@ unsafe fn load_words<T>(from: *const u8, to: *mut u8) {
             }
         };
     }
-    match word_of(size) {
+    match const { word_of(size_of::<T>()) } {
         8 => words!(AtomicU64, u64),
         4 => words!(AtomicU32, u32),
         2 => words!(AtomicU16, u16),
@@ -664,7 +667,7 @@ unsafe fn load_words<T>(from: *const u8, to: *mut u8) {
 /// that size, without padding.
 #[inline(always)]
 unsafe fn store_words<T>(to: *mut u8, from: *const u8) {
-    let size = size_of::<T>();
+    let size = const { size_of::<T>() };
     macro_rules! words {
         ($atomic:ty, $int:ty) => {
             for k in (0..size).step_by(size_of::<$int>()) {
@@ -676,7 +679,7 @@ unsafe fn store_words<T>(to: *mut u8, from: *const u8) {
             }
         };
     }
-    match word_of(size) {
+    match const { word_of(size_of::<T>()) } {
         8 => words!(AtomicU64, u64),
         4 => words!(AtomicU32, u32),
         2 => words!(AtomicU16, u16),
@@ -685,6 +688,7 @@ unsafe fn store_words<T>(to: *mut u8, from: *const u8) {
 }
 
 /// The widest word that both the address and the size allow.
+#[inline(always)]
 fn word_at(at: *const u8, size: usize) -> usize {
     word_of(at as usize | size)
 }

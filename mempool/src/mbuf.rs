@@ -137,15 +137,9 @@ impl Mbuf {
     }
 
     /// Bytes that this segment's buffer has, headroom included.
-    #[inline]
+    #[inline(always)]
     pub fn buf_len(&self) -> usize {
-        let pool = self.pool_inner();
-        if self.0.state() & State::ATTACHED == 0 {
-            pool.buf_len()
-        } else {
-            // SAFETY: the cold line is mapped like the header, written by its owner only.
-            usize::from(unsafe { (*self.cold()).buf_len })
-        }
+        usize::from(State::buf_len(self.0.state()))
     }
 
     /// Bytes of data in this segment.
@@ -163,7 +157,7 @@ impl Mbuf {
     /// Number of segments.
     #[inline(always)]
     pub fn nb_segs(&self) -> u16 {
-        State::segments(self.0.state())
+        u16::from(State::segments(self.0.state()))
     }
 
     /// Where data starts in the buffer.
@@ -279,13 +273,13 @@ impl Mbuf {
 
     /// Index of the chunk of its pool that the buffer's own room lies in.
     pub fn chunk(&self) -> u16 {
-        // SAFETY: as in `buf_len`.
+        // SAFETY: the cold line is mapped like the header, written by its owner only.
         unsafe { (*self.cold()).chunk }
     }
 
     /// Number of the buffer in its pool.
     pub fn index(&self) -> u32 {
-        // SAFETY: as in `buf_len`.
+        // SAFETY: the cold line is mapped like the header, written by its owner only.
         unsafe { (*self.cold()).index }
     }
 
@@ -376,37 +370,37 @@ impl Mbuf {
 
     /// Flow mark, valid with [`flags::RX_MARK`].
     pub fn mark(&self) -> u32 {
-        // SAFETY: as in `buf_len`.
+        // SAFETY: the cold line is mapped like the header, written by its owner only.
         unsafe { (*self.cold()).mark }
     }
 
     /// Sets the flow mark.
     pub fn set_mark(&mut self, mark: u32) {
-        // SAFETY: as in `buf_len`; `&mut self` is the owner.
+        // SAFETY: the cold line is mapped like the header, written by its owner only; `&mut self` is the owner.
         unsafe { (*self.cold()).mark = mark }
     }
 
     /// Time of arrival in the device's units, valid with [`flags::RX_TIMESTAMP`].
     pub fn timestamp(&self) -> u64 {
-        // SAFETY: as in `buf_len`.
+        // SAFETY: the cold line is mapped like the header, written by its owner only.
         unsafe { (*self.cold()).timestamp }
     }
 
     /// Sets the time of arrival.
     pub fn set_timestamp(&mut self, time: u64) {
-        // SAFETY: as in `buf_len`; `&mut self` is the owner.
+        // SAFETY: the cold line is mapped like the header, written by its owner only; `&mut self` is the owner.
         unsafe { (*self.cold()).timestamp = time }
     }
 
     /// Header lengths for transmit offloads.
     pub fn tx_offload(&self) -> TxOffload {
-        // SAFETY: as in `buf_len`.
+        // SAFETY: the cold line is mapped like the header, written by its owner only.
         unsafe { (*self.cold()).tx }
     }
 
     /// Sets the header lengths for transmit offloads.
     pub fn set_tx_offload(&mut self, tx: TxOffload) {
-        // SAFETY: as in `buf_len`; `&mut self` is the owner.
+        // SAFETY: the cold line is mapped like the header, written by its owner only; `&mut self` is the owner.
         unsafe { (*self.cold()).tx = tx }
     }
 
@@ -417,28 +411,34 @@ impl Mbuf {
         if self.nb_segs() != 1 {
             self.drop_tail();
         }
-        let room = self.pool_inner().headroom().min(self.buf_len());
-        hot!(self.data_off = room as u16);
-        hot!(self.data_len = 0);
-        hot!(self.pkt_len = 0);
-        hot!(self.port = 0);
-        hot!(self.queue = 0);
-        hot!(self.packet_type = 0);
-        hot!(self.rss_hash = 0);
-        hot!(self.flags = 0);
-        hot!(self.vlan_tci = 0);
+        self.describe(self.pool_inner().headroom(), 0, RxMeta::default());
     }
 
-    /// As the driver sets it when the device has filled a plain buffer of one segment
-    /// with `len` bytes behind `headroom`: lengths and all that is known, in one go. A
-    /// length beyond the room is cut there.
+    /// As the driver sets it when the device has filled a buffer of one segment with
+    /// `len` bytes behind the pool's headroom: lengths and all that is known, in one go.
+    /// A length beyond the room is cut there.
     #[inline(always)]
     pub fn received(&mut self, len: u32, meta: RxMeta) {
-        debug_assert!(State::is_plain(self.0.state()), "not a plain buffer");
-        let headroom = self.pool_inner().headroom();
-        let len = len.min(self.buf_len().saturating_sub(headroom) as u32);
+        self.describe(self.pool_inner().headroom(), len, meta);
+    }
+
+    /// As [`Mbuf::received`], behind a headroom that the caller knows already, which
+    /// saves looking at the pool.
+    #[inline(always)]
+    pub fn received_at(&mut self, headroom: u16, len: u32, meta: RxMeta) {
+        self.describe(headroom, len, meta);
+    }
+
+    /// Sets all of the hot line that is said of a packet of one segment.
+    #[inline(always)]
+    pub(crate) fn describe(&mut self, headroom: u16, len: u32, meta: RxMeta) {
+        let state = self.0.state();
+        debug_assert!(State::segments(state) == 1, "a chain");
+        let room = State::buf_len(state);
+        let headroom = headroom.min(room);
+        let len = len.min(u32::from(room - headroom));
         hot!(self.pkt_len = len);
-        hot!(self.data_off = headroom as u16);
+        hot!(self.data_off = headroom);
         hot!(self.data_len = len as u16);
         hot!(self.port = meta.port);
         hot!(self.queue = meta.queue);

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::burst::Burst;
 use crate::error::MemoryError;
 use crate::lcore::{self, MAX_LCORES};
-use crate::mbuf::Mbuf;
 use crate::mbuf::header::{Cold, Header, Raw, State};
+use crate::mbuf::{Mbuf, RxMeta};
 use crate::ring::{Multi, Ring};
 use crate::segment::{PageChoice, Segment};
 use crate::topology::NodeId;
@@ -252,13 +252,8 @@ mod cookie {
 
 impl PoolInner {
     #[inline(always)]
-    pub(crate) fn buf_len(&self) -> usize {
-        usize::from(self.buf_len)
-    }
-
-    #[inline(always)]
-    pub(crate) fn headroom(&self) -> usize {
-        usize::from(self.headroom)
+    pub(crate) fn headroom(&self) -> u16 {
+        self.headroom
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -491,7 +486,7 @@ impl PoolInner {
         let (external, owner) = unsafe {
             self.restore(raw);
             raw.state_word()
-                .store(State::plain(self.id), Ordering::Relaxed);
+                .store(State::plain(self.id, self.buf_len), Ordering::Relaxed);
             ((*cold).external.take(), (*cold).owner.take())
         };
         // Runs the free callback, when this was the last that showed it.
@@ -669,13 +664,13 @@ impl Pool {
 
     /// Bytes of packet that a fresh buffer holds.
     pub fn data_room(&self) -> usize {
-        self.inner().buf_len() - self.inner().headroom()
+        usize::from(self.inner().buf_len - self.inner().headroom)
     }
 
     /// Bytes before the packet in a fresh buffer.
     #[inline]
     pub fn headroom(&self) -> usize {
-        self.inner().headroom()
+        usize::from(self.inner().headroom)
     }
 
     /// Buffers in each lcore's cache.
@@ -743,7 +738,7 @@ impl Pool {
     #[inline]
     pub fn alloc(&self) -> Option<Mbuf> {
         let mut mbuf = self.inner().get_one()?;
-        mbuf.reset();
+        mbuf.describe(self.inner().headroom, 0, RxMeta::default());
         Some(mbuf)
     }
 
@@ -771,8 +766,9 @@ impl Pool {
         let before = burst.len();
         let done = self.get_bulk(burst, n);
         if done {
+            let headroom = self.inner().headroom;
             for mbuf in burst.iter_mut().skip(before) {
-                mbuf.reset();
+                mbuf.describe(headroom, 0, RxMeta::default());
             }
         }
         done

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::header::{Raw, State};
-use super::{ExternalBuffer, MAX_SEGMENTS, Mbuf};
+use super::{ExternalBuffer, Mbuf};
 use crate::error::MemoryError;
 use crate::pool;
 use crate::raw_copy;
@@ -114,19 +114,19 @@ impl Mbuf {
         f(&mut last)
     }
 
-    fn set_segments(&mut self, segments: u16) {
+    fn set_segments(&mut self, segments: u8) {
         let word = self.0.state_word();
         let state = word.load(Ordering::Acquire);
-        let add = u64::from(segments.wrapping_sub(State::segments(state))) << 16;
+        let now = State::segments(state);
         if State::refs(state) == 1 {
             // Nobody else can change the word.
-            let rest = state & !(0xffff << 16);
-            word.store(rest | u64::from(segments) << 16, Ordering::Relaxed);
-        } else if segments >= State::segments(state) {
-            word.fetch_add(add, Ordering::Relaxed);
+            let rest = state & !(0xff * State::SEG);
+            let new = u64::from(segments) * State::SEG;
+            word.store(rest | new, Ordering::Relaxed);
+        } else if segments >= now {
+            word.fetch_add(u64::from(segments - now) * State::SEG, Ordering::Relaxed);
         } else {
-            let sub = u64::from(State::segments(state) - segments) << 16;
-            word.fetch_sub(sub, Ordering::Relaxed);
+            word.fetch_sub(u64::from(now - segments) * State::SEG, Ordering::Relaxed);
         }
     }
 
@@ -136,9 +136,10 @@ impl Mbuf {
     /// Gives the packet back when the chain would exceed [`MAX_SEGMENTS`] segments or
     /// 2^32 - 1 bytes.
     pub fn push_segment(&mut self, tail: Mbuf) -> Result<(), Mbuf> {
-        let segments = self.nb_segs().saturating_add(tail.nb_segs());
+        let mine = State::segments(self.0.state());
+        let segments = mine.checked_add(State::segments(tail.0.state()));
         let len = hot!(self.pkt_len).checked_add(hot!(tail.pkt_len));
-        let Some(len) = len.filter(|_| segments <= MAX_SEGMENTS) else {
+        let (Some(segments), Some(len)) = (segments, len) else {
             return Err(tail);
         };
         let last = self.last();
@@ -320,7 +321,6 @@ impl Mbuf {
                 (*to_cold).owner = Some(root);
                 State::INDIRECT
             };
-            (*to_cold).buf_len = self.buf_len() as u16;
             (*to).base = (*from).base;
             (*to).iova.store(self.iova(), Ordering::Relaxed);
             (*to).lkey.store(self.lkey(), Ordering::Relaxed);
@@ -334,7 +334,8 @@ impl Mbuf {
             (*to).rss_hash = (*from).rss_hash;
             (*to).flags = (*from).flags;
             (*to).vlan_tci = (*from).vlan_tci;
-            copy.state_word().fetch_or(kind, Ordering::Relaxed);
+            let plain = State::plain(State::pool(state), State::buf_len(state));
+            copy.state_word().store(plain | kind, Ordering::Relaxed);
         }
         Some(Mbuf(copy))
     }
@@ -376,7 +377,6 @@ impl Mbuf {
         // and the Arc keeps their mapping.
         unsafe {
             (*cold).external = Some(external.clone());
-            (*cold).buf_len = short;
             (*hot).base = part.base();
             let iova = external.iova.wrapping_add(offset as u64);
             (*hot).iova.store(iova, Ordering::Relaxed);
@@ -386,9 +386,10 @@ impl Mbuf {
             (*hot).data_len = short;
             (*hot).pkt_len = u32::from(short);
         }
+        let plain = State::plain(State::pool(state), short);
         self.0
             .state_word()
-            .store(state | State::EXTERNAL, Ordering::Relaxed);
+            .store(plain | State::EXTERNAL, Ordering::Relaxed);
         Ok(())
     }
 

@@ -85,8 +85,10 @@ pub(crate) unsafe fn release(raw: Raw) {
         .fetch_sub(State::REF, std::sync::atomic::Ordering::AcqRel);
     if State::refs(before) == 1 {
         let id = State::pool(before);
-        raw.state_word()
-            .store(State::plain(id), std::sync::atomic::Ordering::Relaxed);
+        raw.state_word().store(
+            State::made_plain(before),
+            std::sync::atomic::Ordering::Relaxed,
+        );
         // SAFETY: nobody else has a reference now; the pool lives, its buffer being out.
         unsafe { pool::of(id).put(&raw, 1) };
     }

@@ -55,11 +55,8 @@ pub(crate) struct Cold {
     pub timestamp: u64,
     pub tx: TxOffload,
     pub mark: u32,
-    /// Bytes from `base` that may be used.
-    pub buf_len: u16,
     pub vlan_outer: u16,
     pub chunk: u16,
-    pub spare: u16,
     /// Number of the buffer in its pool.
     pub index: u32,
 }
@@ -84,24 +81,29 @@ pub struct TxOffload {
     pub outer_l3_len: u8,
 }
 
-/// Fields of [`Header::state`], from bit 0: references to the data (16), segments (16),
-/// pool (16), attachment (16).
+/// Fields of [`Header::state`], from bit 0: references to the data (16), segments (8),
+/// attachment (8), pool (16), bytes from `base` that may be used (16).
 pub(crate) struct State;
 
 impl State {
     pub const REF: u64 = 1;
     pub const SEG: u64 = 1 << 16;
-    pub const POOL_SHIFT: u32 = 32;
     /// The header shows another buffer's data.
-    pub const INDIRECT: u64 = 1 << 48;
+    pub const INDIRECT: u64 = 1 << 24;
     /// The header shows memory that is not the pool's.
-    pub const EXTERNAL: u64 = 2 << 48;
-    pub const ATTACHED: u64 = 0xffff << 48;
+    pub const EXTERNAL: u64 = 2 << 24;
+    pub const ATTACHED: u64 = 0xff << 24;
 
     /// A buffer as it lies in its pool: one reference, one segment, nothing attached.
     #[inline(always)]
-    pub const fn plain(pool: u16) -> u64 {
-        Self::REF | Self::SEG | (pool as u64) << Self::POOL_SHIFT
+    pub const fn plain(pool: u16, buf_len: u16) -> u64 {
+        Self::REF | Self::SEG | (pool as u64) << 32 | (buf_len as u64) << 48
+    }
+
+    /// The same pool and length, plain.
+    #[inline(always)]
+    pub const fn made_plain(state: u64) -> u64 {
+        state >> 32 << 32 | Self::REF | Self::SEG
     }
 
     #[inline(always)]
@@ -110,18 +112,23 @@ impl State {
     }
 
     #[inline(always)]
-    pub const fn segments(state: u64) -> u16 {
-        (state >> 16) as u16
+    pub const fn segments(state: u64) -> u8 {
+        (state >> 16) as u8
     }
 
     #[inline(always)]
     pub const fn pool(state: u64) -> u16 {
-        (state >> Self::POOL_SHIFT) as u16
+        (state >> 32) as u16
+    }
+
+    #[inline(always)]
+    pub const fn buf_len(state: u64) -> u16 {
+        (state >> 48) as u16
     }
 
     #[inline(always)]
     pub const fn is_plain(state: u64) -> bool {
-        state & !(0xffff << Self::POOL_SHIFT) == Self::plain(0)
+        state as u32 == (Self::REF | Self::SEG) as u32
     }
 }
 

@@ -234,7 +234,7 @@ impl PoolInner {
                         base: chunk.segment.base().add(offset),
                         iova: AtomicU64::new(0),
                         next: None,
-                        state: AtomicU64::new(State::plain(self.id)),
+                        state: AtomicU64::new(State::plain(self.id, self.buf_len)),
                         lkey: AtomicU32::new(0),
                         pkt_len: 0,
                         data_off: self.headroom,
@@ -254,10 +254,8 @@ impl PoolInner {
                         timestamp: 0,
                         tx: TxOffload::default(),
                         mark: 0,
-                        buf_len: self.buf_len,
                         vlan_outer: 0,
                         chunk: number,
-                        spare: 0,
                         index: index as u32,
                     });
                     self.put_ring(&Raw(header), 1);
