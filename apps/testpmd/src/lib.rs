@@ -2,6 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod args;
+pub mod commands;
+pub mod forward;
 pub mod grammar;
 pub mod output;
 pub mod proof;
+pub mod settings;

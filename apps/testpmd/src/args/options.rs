@@ -155,10 +155,10 @@ pub struct Options {
     /// Transmit queues per port [default: 1]
     #[arg(long, value_name = "N")]
     pub txq: Option<u64>,
-    /// Descriptors per receive queue, a power of two [default: 1024]
+    /// Descriptors per receive queue, a power of two [default: 512]
     #[arg(long, value_name = "N")]
     pub rxd: Option<u64>,
-    /// Descriptors per transmit queue, a power of two [default: 1024]
+    /// Descriptors per transmit queue, a power of two [default: 512]
     #[arg(long, value_name = "N")]
     pub txd: Option<u64>,
     /// Packets per burst, 1 to 512 [default: 32]

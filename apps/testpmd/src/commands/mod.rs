@@ -1,0 +1,2 @@
+//! What the commands do, one file per family.
+pub mod help;
