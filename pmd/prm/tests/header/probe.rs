@@ -1,7 +1,6 @@
 //! Questions to a C compiler: where a field stands, how large a structure is, what a constant is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -309,15 +308,15 @@ impl<'a> Program<'a> {
             })
             .collect();
         for definition in taken {
-            let _ = writeln!(source, "{definition}");
+            source.push_str(&definition);
+            source.push('\n');
         }
         source.push_str("int main(void) {\n");
         for probe in probes {
-            let _ = writeln!(
-                source,
-                "printf(\"%llu %llu\\n\", (unsigned long long)({}), (unsigned long long)({}));",
+            source.push_str(&format!(
+                "printf(\"%llu %llu\\n\", (unsigned long long)({}), (unsigned long long)({}));\n",
                 probe.offset, probe.bits
-            );
+            ));
         }
         source.push_str("return 0; }\n");
         let (c, program) = (dir.join("probe.c"), dir.join("probe"));
