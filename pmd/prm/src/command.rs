@@ -52,6 +52,8 @@ pub trait Command {
     type Input: Layout;
     /// Fixed part of the output.
     type Output: Layout;
+    /// Fewest bytes of an input: older drivers send some without their last fields.
+    const INPUT_MIN: usize;
     /// Bytes of one element of the input's tail; 0 if it has none.
     const INPUT_ELEMENT: usize;
     /// Bytes of one element of the output's tail; 0 if it has none.
@@ -86,6 +88,8 @@ pub struct CommandInfo {
     pub stem: &'static str,
     /// The fixed part of the input.
     pub input: &'static Shape,
+    /// Fewest bytes of an input: older drivers send some without their last fields.
+    pub input_min: usize,
     /// Bytes of one element of the input's tail, 0 if it has none.
     pub input_element: usize,
     /// The fixed part of the output.
@@ -94,12 +98,13 @@ pub struct CommandInfo {
     pub output_element: usize,
 }
 
-/// Makes command types from a table: `Name = OPCODE "stem", Input + element => Output + element;`.
+/// Makes command types from a table: `Name = OPCODE "stem", Input + element => Output + element;`;
+/// `min` after the input's type gives the length that older drivers send.
 macro_rules! command {
     ($(
         $(#[$meta:meta])*
         $Name:ident = $OPCODE:ident $stem:literal,
-            $Input:ident $(+ $ie:literal)? => $Output:ident $(+ $oe:literal)?;
+            $Input:ident $(min $min:literal)? $(+ $ie:literal)? => $Output:ident $(+ $oe:literal)?;
     )*) => {
         $(
             $(#[$meta])*
@@ -110,6 +115,7 @@ macro_rules! command {
                 const OPCODE: $crate::command::Opcode = $crate::command::Opcode::$OPCODE;
                 type Input = $Input;
                 type Output = $Output;
+                const INPUT_MIN: usize = $crate::command::input_min!($Input $($min)?);
                 const INPUT_ELEMENT: usize = 0 $(+ $ie)?;
                 const OUTPUT_ELEMENT: usize = 0 $(+ $oe)?;
             }
@@ -121,6 +127,7 @@ macro_rules! command {
                 opcode: $crate::command::Opcode::$OPCODE,
                 stem: $stem,
                 input: &const { $crate::layout::Shape::of::<$Input>() },
+                input_min: $crate::command::input_min!($Input $($min)?),
                 input_element: 0 $(+ $ie)?,
                 output: &const { $crate::layout::Shape::of::<$Output>() },
                 output_element: 0 $(+ $oe)?,
@@ -129,4 +136,13 @@ macro_rules! command {
     };
 }
 
-pub(crate) use command;
+macro_rules! input_min {
+    ($Input:ident) => {
+        $Input::LEN
+    };
+    ($Input:ident $min:literal) => {
+        $min
+    };
+}
+
+pub(crate) use {command, input_min};

@@ -11,6 +11,8 @@ pub mod event;
 pub mod layout;
 pub mod opcode;
 pub mod open_enum;
+#[cfg(feature = "recording")]
+pub mod recording;
 mod rows;
 pub mod wqe;
 

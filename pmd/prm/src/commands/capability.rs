@@ -133,6 +133,8 @@ layout! {
         umr_indirect_mkey_disabled set_umr_indirect_mkey_disabled: bool @ 0x209;
         umr_fence set_umr_fence: u8 @ 0x20a +2;
         dc_req_scat_data_cqe set_dc_req_scat_data_cqe: bool @ 0x20c;
+        dc_connect_qp set_dc_connect_qp: bool @ 0x20d from "rdma-core mlx5_ifc.h";
+        dc_cnak_trace set_dc_cnak_trace: bool @ 0x20e from "rdma-core mlx5_ifc.h";
         drain_sigerr set_drain_sigerr: bool @ 0x20f;
         cmdif_checksum set_cmdif_checksum: u8 @ 0x210 +2;
         sigerr_cqe set_sigerr_cqe: bool @ 0x212;
@@ -153,6 +155,7 @@ layout! {
         cq_eq_remap set_cq_eq_remap: bool @ 0x226;
         pg set_pg: bool @ 0x227;
         block_lb_mc set_block_lb_mc: bool @ 0x228;
+        exponential_backoff set_exponential_backoff: bool @ 0x229 from "rdma-core mlx5_ifc.h";
         scqe_break_moderation set_scqe_break_moderation: bool @ 0x22a;
         cq_period_start_from_cqe set_cq_period_start_from_cqe: bool @ 0x22b;
         cd set_cd: bool @ 0x22c;

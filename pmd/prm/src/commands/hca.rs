@@ -22,7 +22,7 @@ command! {
     /// Sets one capability group before `INIT_HCA`; `op_mod` from [`CapGroup`](super::capability::CapGroup).
     SetHcaCap = SET_HCA_CAP "set_hca_cap", SetHcaCapIn => PlainOut;
     /// Starts the function after capabilities and init pages.
-    InitHca = INIT_HCA "init_hca", InitHcaIn => PlainOut;
+    InitHca = INIT_HCA "init_hca", InitHcaIn min 16 => PlainOut;
     /// Stops the function; all objects must be gone.
     TeardownHca = TEARDOWN_HCA "teardown_hca", TeardownHcaIn => TeardownHcaOut;
     /// Reads vendor data and PSID.

@@ -13,6 +13,9 @@ layout! {
         lro_time_stamp set_lro_time_stamp: bool @ 0x4;
         wqe_vlan_insert set_wqe_vlan_insert: bool @ 0x7;
         self_lb_en_modifiable set_self_lb_en_modifiable: bool @ 0x8;
+        self_lb_mc set_self_lb_mc: bool @ 0x9 from "DPDK mlx5_prm.h";
+        self_lb_uc set_self_lb_uc: bool @ 0xa from "DPDK mlx5_prm.h";
+        /// Most bytes of a large send, as a power of two; 0 if there is none.
         max_lso_cap set_max_lso_cap: u8 @ 0xb +5;
         multi_pkt_send_wqe set_multi_pkt_send_wqe: u8 @ 0x10 +2;
         wqe_inline_mode set_wqe_inline_mode: u8 @ 0x12 +2;
@@ -121,6 +124,7 @@ layout! {
     /// Properties of one kind of flow table.
     pub struct FlowTableProps = "mlx5_ifc_flow_table_prop_layout_bits", 64 bytes {
         ft_support set_ft_support: bool @ 0x0;
+        flow_tag set_flow_tag: bool @ 0x1 from "rdma-core mlx5_ifc.h";
         flow_counter set_flow_counter: bool @ 0x2;
         flow_modify_en set_flow_modify_en: bool @ 0x3;
         modify_root set_modify_root: bool @ 0x4;
