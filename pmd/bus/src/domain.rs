@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Largest alignment of device addresses that is made for its own sake.
+pub const NATURAL: u64 = 1 << 30;
+
 /// What an IOMMU (or its stand-in) accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DmaLimits {
@@ -106,6 +109,10 @@ impl DmaDomain {
     /// Maps a whole segment, or joins the mapping that it has already. The mapping lasts as long
     /// as the returned value.
     ///
+    /// Where the space allows, the device address is a multiple of the segment's length rounded up
+    /// to a power of two, at most [`NATURAL`]: page lists and memory keys then need few entries,
+    /// mostly one. It is always a multiple of the segment's page size.
+    ///
     /// # Errors
     /// No address left, the mapping limit, or the backing's refusal; nothing is mapped then.
     pub fn map(self: &Arc<Self>, segment: &Segment) -> Result<DmaMapping, BusError> {
@@ -122,7 +129,12 @@ impl DmaDomain {
             });
         }
         let align = (segment.page_size().bytes() as u64).max(self.limits.granule());
-        let iova = state.addresses.take(len, align)?;
+        let natural = align.max(len.next_power_of_two().min(NATURAL));
+        let iova = match state.addresses.take(len, natural) {
+            // A crowded or narrow space still has room for what is aligned as it must be.
+            Err(BusError::IovaExhausted { .. }) => state.addresses.take(len, align)?,
+            other => other?,
+        };
         if let Err(refused) = self.space.map(iova, &segment.whole()) {
             state.addresses.give(iova);
             return Err(refused);
@@ -193,5 +205,58 @@ impl DmaMapping {
 impl Drop for DmaMapping {
     fn drop(&mut self) {
         self.domain.release(&self.segment, self.iova);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_mempool::{PageChoice, SegmentRequest};
+
+    struct Anything(u32);
+
+    impl DmaSpace for Anything {
+        fn limits(&self) -> DmaLimits {
+            DmaLimits {
+                address_bits: self.0,
+                reserved: Vec::new(),
+                page_sizes: 0x1000,
+                max_mappings: 100,
+            }
+        }
+
+        fn map(&self, _: Iova, _: &Window) -> Result<(), BusError> {
+            Ok(())
+        }
+
+        fn unmap(&self, _: Iova, _: u64) -> Result<(), BusError> {
+            Ok(())
+        }
+    }
+
+    fn segment(len: usize) -> Segment {
+        Segment::map(&SegmentRequest::new("test", len).page(PageChoice::Ordinary)).unwrap()
+    }
+
+    #[test]
+    fn addresses_are_aligned_to_the_size_where_there_is_room() {
+        let domain = DmaDomain::new(Box::new(Anything(48)));
+        let small = domain.map(&segment(0x1000)).unwrap();
+        let large = domain.map(&segment(0x30_0000)).unwrap();
+        assert_eq!(large.iova().0 % 0x40_0000, 0);
+        assert_ne!(small.iova(), large.iova());
+    }
+
+    #[test]
+    fn a_narrow_space_is_still_filled() {
+        // 2 MiB of addresses, the first of which is kept free.
+        let domain = DmaDomain::new(Box::new(Anything(21)));
+        let _small = domain.map(&segment(0x1000)).unwrap();
+        let large = domain.map(&segment(0xf_f000)).unwrap();
+        assert_eq!(large.iova(), Iova(0x10_1000));
+        assert!(matches!(
+            domain.map(&segment(0x1000)),
+            Err(BusError::IovaExhausted { .. })
+        ));
     }
 }

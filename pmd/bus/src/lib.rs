@@ -40,7 +40,7 @@ pub mod process;
 mod registers;
 
 pub use device::{Device, Host, MappedWindow};
-pub use domain::{DmaDomain, DmaLimits, DmaMapping, DmaSpace};
+pub use domain::{DmaDomain, DmaLimits, DmaMapping, DmaSpace, NATURAL};
 pub use error::BusError;
 pub use function::{Function, Identity};
 pub use host_memory::{DmaFault, HostMemory, HostReader};
