@@ -1,8 +1,52 @@
 //! The mlx5 poll-mode driver proper.
+//!
+//! [`Port::open`] brings an adapter function up, [`Port::start`] makes its queues,
+//! [`Port::take_rx`] and [`Port::take_tx`] hand them to whoever polls them. Everything that is
+//! not a burst goes through the function's control thread, so that nothing the control plane
+//! does stalls a core that moves packets.
 #![forbid(unsafe_code)]
 
+mod bringup;
+mod capability;
+mod command;
+mod config;
+mod control;
 pub mod counters;
+mod dma;
+mod eq;
+mod error;
 pub mod gate;
+mod health;
+mod init_segment;
+mod link;
+mod memory_key;
+mod pages;
+mod port;
+mod queues;
 pub mod regions;
+mod rings;
 pub mod rx;
+mod shelf;
+mod stack;
+mod stats;
+mod steering;
 pub mod tx;
+mod uars;
+mod vport;
+mod work_queue;
+
+pub use capability::InlineMode;
+pub use command::CommandError;
+pub use config::{
+    Limits, MacAddress, OpenOptions, PortConfig, PortInfo, RxQueueConfig, TxQueueConfig,
+};
+pub use control::EventCounts;
+pub use error::{CommandFailure, Error};
+pub use health::Fault;
+pub use init_segment::FirmwareVersion;
+pub use link::{Duplex, Link};
+pub use pages::{FunctionKey, MAX_PAGES_PER_STEP, PageCounts};
+pub use port::{CloseReport, Port};
+pub use rx::RxQueue;
+pub use stats::{DeviceStats, PortStats, RxQueueStats, TxQueueStats};
+pub use tx::TxQueue;
