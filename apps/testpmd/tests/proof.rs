@@ -138,14 +138,26 @@ fn named_packets_may_be_missing_only_when_they_are_too_large() {
     assert_eq!(answer.status, 0, "{}", answer.err);
     assert!(answer.out.contains("packet 2 of 9000 bytes"));
     assert!(answer.out.contains("except the 2 named above"));
-    let report = format!(
-        r#"{{"wires":[{{"input":{:?},"oversize":[{{"packet":2,"bytes":9000}},{{"packet":4,"bytes":9001}}]}},
-            {{"input":"/other.pcap","oversize":[{{"packet":1,"bytes":60}}]}}]}}"#,
-        a.to_str().unwrap()
+    let report = |limit: u32, count: u32| {
+        let text = format!(
+            r#"{{"wires":[{{"input":{:?},"oversize_limit":{limit},"oversize_count":{count}}},
+                {{"input":"/other.pcap","oversize_limit":1,"oversize_count":1}},{{"port":1}}]}}"#,
+            a.to_str().unwrap()
+        );
+        let path = dir.write("report.json", text.as_bytes());
+        proof(&["--report", path.to_str().unwrap()], &[&a, &b])
+    };
+    let answer = report(1518, 2);
+    assert_eq!(answer.status, 0, "{}", answer.err);
+    assert!(answer.out.contains("packet 4 of 9001 bytes"));
+    let answer = report(1518, 3);
+    assert_eq!(answer.status, 1);
+    assert!(
+        answer
+            .err
+            .contains("2 packets of the input are longer than 1518 bytes, but 3 were reported")
     );
-    let report = dir.write("report.json", report.as_bytes());
-    let report = report.to_str().unwrap();
-    assert_eq!(proof(&["--report", report], &[&a, &b]).status, 0);
+    assert_eq!(report(9000, 1).status, 1);
     assert_eq!(proof(&["--allow-skipped", "4"], &[&a, &b]).status, 1);
     // An ordinary packet is not excused by calling it large.
     let c = dir.write(

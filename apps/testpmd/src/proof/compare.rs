@@ -46,6 +46,8 @@ impl fmt::Display for Transformation {
 #[derive(Clone, Default, Debug)]
 pub struct Skipped {
     numbers: BTreeSet<u64>,
+    /// The longest frame that was taken, and how many longer ones were counted.
+    longer: Option<(usize, u64)>,
 }
 
 impl Skipped {
@@ -54,8 +56,12 @@ impl Skipped {
         self.numbers.insert(number);
     }
 
-    /// Takes the packets that a forwarder's report names as too large. The report must be
-    /// about `input`.
+    fn covers(&self, number: u64, length: usize) -> bool {
+        self.numbers.contains(&number) || self.longer.is_some_and(|(limit, _)| length > limit)
+    }
+
+    /// Takes what a forwarder's report says of packets that were too large. The report must
+    /// be about `input`.
     ///
     /// # Errors
     /// The report cannot be read or has another form.
@@ -74,14 +80,14 @@ impl Skipped {
                 .get("input")
                 .and_then(serde_json::Value::as_str)
                 .is_some_and(|name| same_file(Path::new(name), input));
-            let named = wire.get("oversize").and_then(serde_json::Value::as_array);
-            for packet in named.into_iter().flatten().filter(|_| same) {
-                let number = packet
-                    .get("packet")
-                    .and_then(serde_json::Value::as_u64)
-                    .filter(|n| *n > 0)
-                    .ok_or_else(|| bad("an entry of `oversize` without a packet number".into()))?;
-                self.allow(number);
+            if !same {
+                continue;
+            }
+            let number = |key: &str| wire.get(key).and_then(serde_json::Value::as_u64);
+            // A report names the first few; the limit tells all of them.
+            if let (Some(limit), Some(count)) = (number("oversize_limit"), number("oversize_count"))
+            {
+                self.longer = Some((usize::try_from(limit).unwrap_or(usize::MAX), count));
             }
         }
         Ok(())
@@ -142,6 +148,15 @@ pub enum Fault {
         /// Length of a packet that went through.
         forwarded: usize,
     },
+    /// The report counted another number of packets that were too large.
+    Count {
+        /// The longest packet that was taken.
+        limit: usize,
+        /// Packets beyond it in the input.
+        there: u64,
+        /// Packets beyond it in the report.
+        told: u64,
+    },
     /// A packet that does not exist was named as too large.
     NoSuchPacket {
         /// The number.
@@ -183,6 +198,10 @@ impl fmt::Display for Fault {
             } => write!(
                 f,
                 "packet {packet} of {length} bytes is named as too large, yet one of {forwarded} bytes went through"
+            ),
+            Self::Count { limit, there, told } => write!(
+                f,
+                "{there} packets of the input are longer than {limit} bytes, but {told} were reported as too large"
             ),
             Self::NoSuchPacket { packet } => write!(
                 f,
@@ -324,7 +343,7 @@ impl Comparison {
         let mut packet = Vec::new();
         while let Some(facts) = source.next_ethernet()? {
             all.add(source.bytes());
-            if self.skipped.numbers.contains(&facts.number) {
+            if self.skipped.covers(facts.number, source.bytes().len()) {
                 skipped.push((facts.number, source.bytes().len()));
                 continue;
             }
@@ -372,6 +391,12 @@ impl Comparison {
         packets: u64,
         longest: usize,
     ) -> Option<Fault> {
+        if let Some((limit, told)) = self.skipped.longer {
+            let there = skipped.iter().filter(|(_, n)| *n > limit).count() as u64;
+            if there != told {
+                return Some(Fault::Count { limit, there, told });
+            }
+        }
         if let Some(n) = self.skipped.numbers.iter().find(|n| **n > packets) {
             return Some(Fault::NoSuchPacket { packet: *n });
         }
