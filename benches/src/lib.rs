@@ -5,5 +5,6 @@
 //! has `--sabotage`, under which its claim fails: a benchmark that cannot fail measures nothing.
 #![forbid(unsafe_code)]
 
+pub mod datapath;
 pub mod figures;
 pub mod forwarder;

@@ -53,7 +53,7 @@ pub(super) struct Core {
     missing: u32,
     /// Bytes that a buffer has for a packet.
     room: u32,
-    headroom: u32,
+    headroom: u16,
     port: u16,
     queue: u16,
     rq_record: Word32,
@@ -118,7 +118,7 @@ impl Core {
             refill: REFILL.min(size / 4).max(1),
             missing: 0,
             room: room as u32,
-            headroom: headroom as u32,
+            headroom: headroom as u16,
             port: parts.port,
             queue: parts.queue,
             rq_record: parts.rq_record,
@@ -200,7 +200,8 @@ impl Core {
                 .load_u64::<{ offset::HEADERS }>(cqe, Ordering::Relaxed);
             let headers = HeaderWord::from_memory(headers);
             if let Some(mbuf) = self.slots.get_mut(wqe) {
-                mbuf.received(
+                mbuf.received_at(
+                    self.headroom,
                     length,
                     RxMeta {
                         port: self.port,
