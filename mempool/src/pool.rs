@@ -409,7 +409,7 @@ impl PoolInner {
             if n <= len {
                 let rest = len - n;
                 // SAFETY: the stack holds len; only this thread uses it.
-                unsafe { to.copy_from_nonoverlapping(Self::stack(cache).add(rest), n) };
+                unsafe { copy(Self::stack(cache).add(rest), to, n) };
                 cache.len.store(rest, Ordering::Release);
                 true
             } else {
@@ -597,6 +597,22 @@ impl PoolInner {
     #[cfg(not(debug_assertions))]
     fn outside(&self) -> Vec<u32> {
         Vec::new()
+    }
+}
+
+/// Copies handles; single ones without a call.
+///
+/// # Safety
+/// As [`std::ptr::copy_nonoverlapping`].
+#[inline(always)]
+unsafe fn copy(from: *const Raw, to: *mut Raw, n: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if n == 1 {
+            *to = *from;
+        } else {
+            to.copy_from_nonoverlapping(from, n);
+        }
     }
 }
 

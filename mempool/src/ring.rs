@@ -219,7 +219,9 @@ impl<T: Copy + Send, P: Mode, C: Mode> Ring<T, P, C> {
             // the targets have room.
             unsafe {
                 self.storage.read(at, to, a);
-                self.storage.read(at.wrapping_add(a), rest, n - a);
+                if n > a {
+                    self.storage.read(at.wrapping_add(a), rest, n - a);
+                }
             }
         };
         if C::MULTI {

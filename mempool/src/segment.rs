@@ -25,7 +25,7 @@ use crate::cgroup;
 use crate::error::MemoryError;
 use crate::foreign::Window;
 use crate::page::{HUGE_1G, HUGE_2M, PageSize, system_page_size};
-use crate::topology::{self, Binding, HugepageCount, NodeId, Topology, node_list};
+use crate::topology::{self, Binding, HugepageCount, NodeId, Topology, Unpopulated, node_list};
 
 /// Which pages to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -465,7 +465,7 @@ fn map_pages(
     let mut mapping = Mapping::new(map, page, request.name.clone())?;
     if let Some(node) = request.node {
         if topology.is_this_system() {
-            match topology.bind_memory(mapping.base.as_ptr() as usize, len, node)? {
+            match topology.bind_memory(&Unpopulated::new(&mapping.map), node) {
                 Binding::Bound => mapping.node = Some(node),
                 Binding::Refused(why) => mapping.warnings.push(format!(
                     "{:?} is not bound to node {node}: {why}",

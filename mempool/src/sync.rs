@@ -69,13 +69,17 @@ impl<T: Copy> Storage<T> {
         #[cfg(not(loom))]
         {
             let start = at & mask;
-            let first = n.min(mask + 1 - start);
+            let first = mask + 1 - start;
             let base = self.cells.as_ptr().cast_mut().cast::<T>();
-            // SAFETY: start + first <= count, n - first <= count; UnsafeCell and
-            // MaybeUninit have T's layout; exclusive use is the caller's promise.
+            // SAFETY: start + first = count >= n; UnsafeCell and MaybeUninit have T's
+            // layout; exclusive use is the caller's promise.
             unsafe {
-                base.add(start).copy_from_nonoverlapping(from, first);
-                base.copy_from_nonoverlapping(from.add(first), n - first);
+                if n <= first {
+                    base.add(start).copy_from_nonoverlapping(from, n);
+                } else {
+                    base.add(start).copy_from_nonoverlapping(from, first);
+                    base.copy_from_nonoverlapping(from.add(first), n - first);
+                }
             }
         }
         #[cfg(loom)]
@@ -100,12 +104,16 @@ impl<T: Copy> Storage<T> {
         #[cfg(not(loom))]
         {
             let start = at & mask;
-            let first = n.min(mask + 1 - start);
+            let first = mask + 1 - start;
             let base = self.cells.as_ptr().cast::<T>();
             // SAFETY: as in `write`.
             unsafe {
-                to.copy_from_nonoverlapping(base.add(start), first);
-                to.add(first).copy_from_nonoverlapping(base, n - first);
+                if n <= first {
+                    to.copy_from_nonoverlapping(base.add(start), n);
+                } else {
+                    to.copy_from_nonoverlapping(base.add(start), first);
+                    to.add(first).copy_from_nonoverlapping(base, n - first);
+                }
             }
         }
         #[cfg(loom)]

@@ -7,11 +7,16 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use crate::error::MemoryError;
+use memmap2::MmapRaw;
+
 use crate::page::PageSize;
 
+#[cfg(feature = "hwloc")]
+mod hwloc;
 mod sysfs;
 
+#[cfg(feature = "hwloc")]
+pub use hwloc::HwlocTopology;
 pub use sysfs::SysfsTopology;
 
 /// A NUMA node by the kernel's number.
@@ -70,20 +75,61 @@ pub trait Topology: fmt::Debug + Send + Sync {
     /// size.
     fn hugepages(&self, page: PageSize, node: Option<NodeId>) -> Option<HugepageCount>;
 
-    /// Binds mapped, not yet populated memory to a node.
-    ///
-    /// # Errors
-    /// [`MemoryError::Os`] when the arguments are wrong. A kernel or container that does
-    /// not let this process bind is not an error but [`Binding::Refused`].
-    fn bind_memory(&self, address: usize, len: usize, node: NodeId)
-    -> Result<Binding, MemoryError>;
+    /// Binds mapped, not yet populated memory to a node. A kernel or container that does
+    /// not let this process bind is no error: [`Binding::Refused`].
+    fn bind_memory(&self, memory: &Unpopulated<'_>, node: NodeId) -> Binding;
+
+    /// The node that memory for `wanted` comes from: that node, or the first one with
+    /// memory when none is wanted or the machine does not tell. Everything that is kept
+    /// by node (pools, statistics) uses this one key.
+    fn home(&self, wanted: Option<NodeId>) -> NodeId {
+        let nodes = self.nodes();
+        wanted
+            .filter(|node| nodes.contains(node))
+            .or_else(|| nodes.first().copied())
+            .unwrap_or(NodeId(0))
+    }
 }
 
-/// The topology of this machine, read at the first call.
+/// A fresh mapping without pages, to be bound.
+#[derive(Debug)]
+pub struct Unpopulated<'a> {
+    map: &'a MmapRaw,
+}
+
+impl<'a> Unpopulated<'a> {
+    pub(crate) fn new(map: &'a MmapRaw) -> Self {
+        Self { map }
+    }
+
+    /// Address of its first byte.
+    pub fn address(&self) -> usize {
+        self.map.as_ptr() as usize
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Never true: a mapping has at least one page.
+    pub fn is_empty(&self) -> bool {
+        self.map.len() == 0
+    }
+}
+
+/// The topology of this machine, read at the first call: by hwloc where it is built in
+/// and works, else from the kernel's files.
 pub fn current() -> Arc<dyn Topology> {
     static CURRENT: OnceLock<Arc<dyn Topology>> = OnceLock::new();
     CURRENT
-        .get_or_init(|| Arc::new(SysfsTopology::this_system()))
+        .get_or_init(|| {
+            #[cfg(feature = "hwloc")]
+            if let Ok(topology) = HwlocTopology::this_system() {
+                return Arc::new(topology);
+            }
+            Arc::new(SysfsTopology::this_system())
+        })
         .clone()
 }
 
