@@ -1,0 +1,272 @@
+//! Faults on demand: what a test asks a function to do wrong.
+//!
+//! A [`FaultInjector`] is a handle that outlives drivers: what was asked for stays until it was
+//! met. Any thread may use it; the command thread looks the faults up as commands come.
+
+use crate::data::{DataError, DataPort};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Which command a fault waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// The `n`th command from now, counted from 1.
+    Command(u64),
+    /// The `n`th command with this opcode from now, counted from 1.
+    Opcode(u16, u64),
+    /// Every command with this opcode.
+    EveryOpcode(u16),
+    /// Every command.
+    Every,
+}
+
+/// What happens to the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandFault {
+    /// It is not executed; this is the answer.
+    Fail {
+        /// Command status, see `pollux_prm::command::Status`.
+        status: u8,
+        /// Syndrome.
+        syndrome: u32,
+    },
+    /// It is not delivered to the firmware; the entry comes back with this delivery status.
+    Undelivered {
+        /// See `pollux_prm::command_queue::DeliveryStatus`.
+        status: u8,
+    },
+    /// It is executed, and answered so much later.
+    Delay(Duration),
+    /// It is executed, and never answered.
+    DropAnswer,
+    /// It is executed and answered, but no event says so.
+    DropEvent,
+}
+
+/// A request for pages that the firmware raises of its own accord.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageDemand {
+    /// It wants so many.
+    Give(u32),
+    /// It offers so many back; more than it has idle is offered too.
+    Take(u32),
+    /// It has dropped all of them.
+    ReleaseAll,
+}
+
+#[derive(Debug)]
+struct Armed {
+    trigger: Trigger,
+    /// Commands that matched so far.
+    seen: u64,
+    fault: CommandFault,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    armed: Vec<Armed>,
+    demands: VecDeque<PageDemand>,
+}
+
+/// Shared by the injector's clones and the function.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    state: Mutex<State>,
+    met: AtomicU64,
+    killed: AtomicBool,
+}
+
+impl Faults {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the function is dead.
+    pub(crate) fn killed(&self) -> bool {
+        self.killed.load(Ordering::Acquire)
+    }
+
+    /// Faults met so far.
+    pub(crate) fn met(&self) -> u64 {
+        self.met.load(Ordering::Relaxed)
+    }
+
+    /// The fault that this command meets, if any. Counts the command.
+    pub(crate) fn meet(&self, opcode: u16) -> Option<CommandFault> {
+        let mut state = self.lock();
+        let mut found = None;
+        for (index, armed) in state.armed.iter_mut().enumerate() {
+            let (matches, nth) = match armed.trigger {
+                Trigger::Command(nth) => (true, Some(nth)),
+                Trigger::Opcode(wanted, nth) => (wanted == opcode, Some(nth)),
+                Trigger::EveryOpcode(wanted) => (wanted == opcode, None),
+                Trigger::Every => (true, None),
+            };
+            if !matches {
+                continue;
+            }
+            armed.seen += 1;
+            let due = nth.is_none_or(|nth| armed.seen >= nth);
+            if due && found.is_none() {
+                found = Some((index, armed.fault, nth.is_some()));
+            }
+        }
+        let (index, fault, once) = found?;
+        if once {
+            state.armed.remove(index);
+        }
+        self.met.fetch_add(1, Ordering::Relaxed);
+        Some(fault)
+    }
+
+    /// Page requests that are to be raised now.
+    pub(crate) fn demands(&self) -> Vec<PageDemand> {
+        self.lock().demands.drain(..).collect()
+    }
+}
+
+/// A handle on a function's faults. Cheap to clone.
+#[derive(Clone)]
+pub struct FaultInjector {
+    faults: Arc<Faults>,
+    data: DataPort,
+    wake: Arc<dyn Fn() + Send + Sync>,
+}
+
+impl FaultInjector {
+    pub(crate) fn new(
+        faults: Arc<Faults>,
+        data: DataPort,
+        wake: Arc<dyn Fn() + Send + Sync>,
+    ) -> Self {
+        Self { faults, data, wake }
+    }
+
+    /// Arms a fault for a command to come. Faults are met in the order in which they were armed,
+    /// one for a command; those with a number are then gone.
+    pub fn command(&self, trigger: Trigger, fault: CommandFault) {
+        self.faults.lock().armed.push(Armed {
+            trigger,
+            seen: 0,
+            fault,
+        });
+    }
+
+    /// Disarms all command faults and page requests that were not met yet.
+    pub fn disarm(&self) {
+        let mut state = self.faults.lock();
+        state.armed.clear();
+        state.demands.clear();
+    }
+
+    /// Command faults that were armed and not met yet.
+    pub fn armed(&self) -> usize {
+        self.faults.lock().armed.len()
+    }
+
+    /// Makes the firmware raise a page request. One that releases all is dropped where the driver
+    /// has not allowed it by SET_HCA_CAP.
+    pub fn page_request(&self, demand: PageDemand) {
+        self.faults.lock().demands.push_back(demand);
+        self.faults.met.fetch_add(1, Ordering::Relaxed);
+        (self.wake)();
+    }
+
+    /// Kills the function: every register reads all ones, nothing is answered, nothing raised.
+    /// Packets stop. A reset does not help, [`revive`](Self::revive) does.
+    ///
+    /// # Errors
+    /// [`DataError::Stopped`].
+    pub fn kill(&self) -> Result<(), DataError> {
+        self.faults.met.fetch_add(1, Ordering::Relaxed);
+        self.faults.killed.store(true, Ordering::Release);
+        (self.wake)();
+        self.data.set_wire(false)
+    }
+
+    /// Brings a killed function back, as it was.
+    ///
+    /// # Errors
+    /// [`DataError::Stopped`].
+    pub fn revive(&self) -> Result<(), DataError> {
+        self.faults.killed.store(false, Ordering::Release);
+        (self.wake)();
+        self.data.set_wire(true)
+    }
+
+    /// Whether the function is dead.
+    pub fn killed(&self) -> bool {
+        self.faults.killed()
+    }
+
+    /// Cuts the port's wire, or mends it.
+    ///
+    /// # Errors
+    /// [`DataError::Stopped`].
+    pub fn link(&self, up: bool) -> Result<(), DataError> {
+        self.faults.met.fetch_add(1, Ordering::Relaxed);
+        self.data.set_wire(up)?;
+        (self.wake)();
+        Ok(())
+    }
+
+    /// The next `count` doorbells of a send queue are lost.
+    ///
+    /// # Errors
+    /// [`DataError::Unknown`], [`DataError::Stopped`].
+    pub fn ignore_doorbells(&self, sqn: u32, count: u32) -> Result<(), DataError> {
+        self.faults.met.fetch_add(1, Ordering::Relaxed);
+        self.data.ignore_doorbells(sqn, count)
+    }
+
+    /// The completion that the queue writes after `skip` others is xored with `bytes`.
+    ///
+    /// # Errors
+    /// [`DataError::Unknown`], [`DataError::Stopped`].
+    pub fn corrupt_cqe(&self, cqn: u32, skip: u32, bytes: [u8; 64]) -> Result<(), DataError> {
+        self.faults.met.fetch_add(1, Ordering::Relaxed);
+        self.data.corrupt_cqe(cqn, skip, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arm(faults: &Faults, trigger: Trigger, fault: CommandFault) {
+        faults.lock().armed.push(Armed {
+            trigger,
+            seen: 0,
+            fault,
+        });
+    }
+
+    #[test]
+    fn faults_wait_for_their_command() {
+        let faults = Faults::default();
+        let fail = CommandFault::Fail {
+            status: 3,
+            syndrome: 9,
+        };
+        arm(&faults, Trigger::Opcode(0x400, 2), fail);
+        arm(&faults, Trigger::Command(4), CommandFault::DropEvent);
+        assert_eq!(faults.meet(0x400), None);
+        assert_eq!(faults.meet(0x100), None);
+        assert_eq!(faults.meet(0x400), Some(fail));
+        assert_eq!(faults.meet(0x400), Some(CommandFault::DropEvent));
+        assert_eq!(faults.meet(0x400), None);
+        assert_eq!(faults.met(), 2);
+    }
+
+    #[test]
+    fn every_stays() {
+        let faults = Faults::default();
+        arm(&faults, Trigger::EveryOpcode(7), CommandFault::DropAnswer);
+        for _ in 0..3 {
+            assert_eq!(faults.meet(7), Some(CommandFault::DropAnswer));
+            assert_eq!(faults.meet(8), None);
+        }
+    }
+}

@@ -1,0 +1,496 @@
+//! One emulated function: its register region, and the thread that plays its firmware.
+//!
+//! The region is an initialization segment, a trapped UAR page for the control plane, and mapped
+//! UAR pages that the data thread watches. Stores to trapped registers are noted in an inbox; the
+//! command thread, which lives from a driver's arrival to its departure, does the work.
+
+use crate::command_queue::CommandQueue;
+use crate::data::{DataError, DataEvent, DataPort, QueueFault};
+use crate::events::{self, Event};
+use crate::faults::{Faults, PageDemand};
+use crate::firmware::{Character, Firmware};
+use crate::init_segment::{Asked, InitSegment};
+use crate::objects::Kind;
+use pollux_bus::{Device, Host, HostReader, Identity, MappedWindow};
+use pollux_mempool::Window;
+use pollux_prm::command_queue::registers;
+use pollux_prm::wqe::uar;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Bytes of a UAR page.
+pub(crate) const UAR_PAGE: u64 = uar::PAGE as u64;
+/// The first page that ALLOC_UAR hands out; those below are the initialization segment and space
+/// for an interrupt table.
+pub(crate) const FIRST_UAR: u32 = 0x10;
+/// The first page that is mapped memory.
+pub(crate) const FIRST_MAPPED_UAR: u32 = FIRST_UAR + 1;
+/// One past the last page.
+pub(crate) const END_UAR: u32 = 0x100;
+/// Size of the register region in bytes.
+pub(crate) const REGION: u64 = END_UAR as u64 * UAR_PAGE;
+
+/// Vendor id of Mellanox.
+pub(crate) const VENDOR: u16 = 0x15b3;
+
+/// What the command thread has to do.
+#[derive(Debug, Default)]
+struct Work {
+    doorbell: u32,
+    /// The command queue's address changed.
+    queue: Option<Option<u64>>,
+    /// EQ doorbells: the value, and whether it arms.
+    eqs: Vec<(u32, bool)>,
+    data: Vec<DataEvent>,
+    reset: bool,
+    /// Faults changed.
+    poke: bool,
+    stop: bool,
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        self.doorbell == 0
+            && self.queue.is_none()
+            && self.eqs.is_empty()
+            && self.data.is_empty()
+            && !(self.reset || self.poke || self.stop)
+    }
+}
+
+/// How work reaches the command thread.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    work: Mutex<Work>,
+    wake: Condvar,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&self, note: impl FnOnce(&mut Work)) {
+        note(&mut self.lock());
+        self.wake.notify_one();
+    }
+
+    /// An event of the data side.
+    pub(crate) fn data_event(&self, event: DataEvent) {
+        self.post(|work| work.data.push(event));
+    }
+
+    /// Faults changed.
+    pub(crate) fn poke(&self) {
+        self.post(|work| work.poke = true);
+    }
+
+    /// Takes all work; sleeps while there is none, at most until `due`.
+    fn take(&self, due: Option<Instant>, reader: &mut HostReader) -> Work {
+        let mut work = self.lock();
+        if !work.is_empty() {
+            return std::mem::take(&mut work);
+        }
+        // Nobody who unmaps memory shall wait for a sleeper.
+        reader.park();
+        while work.is_empty() {
+            work = match due.map(|due| due.saturating_duration_since(Instant::now())) {
+                Some(left) if left.is_zero() => break,
+                Some(left) => {
+                    let waited = self.wake.wait_timeout(work, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.wake.wait(work).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        let taken = std::mem::take(&mut *work);
+        drop(work);
+        reader.unpark();
+        taken
+    }
+}
+
+/// What a function did for its driver. After the driver left, the report stays what it was when it
+/// left, until another one comes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FunctionReport {
+    /// A driver is connected.
+    pub connected: bool,
+    /// Pages of the driver that the firmware holds.
+    pub firmware_pages: usize,
+    /// Live objects by kind.
+    pub objects: BTreeMap<Kind, usize>,
+    /// Commands executed, refused ones included.
+    pub commands: u64,
+    /// Commands refused.
+    pub refused: u64,
+    /// Command entries that were malformed.
+    pub undelivered: u64,
+    /// A command waits for pages.
+    pub holding: bool,
+    /// Command doorbells for slots that were busy, absent or not the device's.
+    pub stray_doorbells: u64,
+    /// Events written.
+    pub events: u64,
+    /// Events lost: no queue, a full queue, memory out of reach.
+    pub events_lost: u64,
+    /// Faults met since the emulator was made.
+    pub faults: u64,
+}
+
+impl FunctionReport {
+    /// Live objects of all kinds.
+    pub fn live_objects(&self) -> usize {
+        self.objects.values().sum()
+    }
+}
+
+pub(crate) struct Shared {
+    pub(crate) identity: Identity,
+    pub(crate) character: Character,
+    pub(crate) data: DataPort,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) faults: Arc<Faults>,
+    pub(crate) segment: InitSegment,
+    report: Mutex<FunctionReport>,
+    /// Upper halves of 64-bit doorbells that come in two stores.
+    halves: [AtomicU64; 2],
+}
+
+impl Shared {
+    pub(crate) fn new(
+        identity: Identity,
+        character: Character,
+        data: DataPort,
+        inbox: Arc<Inbox>,
+        segment: InitSegment,
+    ) -> Self {
+        Self {
+            identity,
+            character,
+            data,
+            inbox,
+            faults: Arc::default(),
+            segment,
+            report: Mutex::default(),
+            halves: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+
+    pub(crate) fn report(&self) -> FunctionReport {
+        let mut report = self
+            .report
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        report.faults = self.faults.met();
+        report
+    }
+
+    /// Notes that the data thread is gone: it touches nothing any more and has forgotten all.
+    fn data_gone(&self, what: &str, result: Result<(), DataError>) {
+        if let Err(why) = result {
+            tracing::warn!(function = %self.identity.name, %why, "{what}");
+        }
+    }
+
+    fn write_report(&self, change: impl FnOnce(&mut FunctionReport)) {
+        change(&mut self.report.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// One emulated function, as a backing sees it.
+pub(crate) struct EmulatedFunction {
+    pub(crate) shared: Arc<Shared>,
+    uars: Window,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EmulatedFunction {
+    pub(crate) fn new(shared: Arc<Shared>, uars: Window) -> Self {
+        Self {
+            shared,
+            uars,
+            thread: Mutex::new(None),
+        }
+    }
+
+    fn store_word(&self, offset: u64, value: u32) {
+        let shared = &self.shared;
+        if offset < FIRST_UAR as u64 * UAR_PAGE {
+            match shared.segment.store(offset as usize, value) {
+                Asked::Nothing => {}
+                Asked::Queue(address) => shared.inbox.post(|work| work.queue = Some(Some(address))),
+                Asked::Close => shared.inbox.post(|work| work.queue = Some(None)),
+                Asked::Doorbell(bits) => shared.inbox.post(|work| work.doorbell |= bits),
+                Asked::Reset => self.reset(),
+            }
+            return;
+        }
+        let (page, at) = ((offset / UAR_PAGE) as u32, (offset % UAR_PAGE) as usize);
+        match at {
+            uar::EQ_ARM | uar::EQ_CONSUMER => {
+                let arm = at == uar::EQ_ARM;
+                shared.inbox.post(|work| work.eqs.push((value, arm)));
+            }
+            // A 64-bit doorbell in two stores, upper half first.
+            _ => {
+                let half = shared.halves.get(usize::from(at >= uar::SEND));
+                let Some(half) = half else { return };
+                if at % 8 == 0 {
+                    half.store(u64::from(value) << 32, Ordering::Release);
+                } else {
+                    let whole = half.load(Ordering::Acquire) | u64::from(value);
+                    shared.data.ring(page, at as u32 - 4, whole);
+                }
+            }
+        }
+    }
+}
+
+impl Device for EmulatedFunction {
+    fn identity(&self) -> Identity {
+        self.shared.identity.clone()
+    }
+
+    fn register_size(&self) -> u64 {
+        REGION
+    }
+
+    fn mapped_windows(&self) -> Vec<MappedWindow> {
+        let offset = u64::from(FIRST_MAPPED_UAR) * UAR_PAGE;
+        vec![MappedWindow {
+            offset,
+            memory: self.uars.clone(),
+        }]
+    }
+
+    fn vectors(&self) -> usize {
+        self.shared.character.vectors
+    }
+
+    fn connect(&self, host: Host) -> bool {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some() || self.shared.data.connect(Arc::clone(&host.memory)).is_err() {
+            return false;
+        }
+        *self.shared.inbox.lock() = Work::default();
+        let shared = Arc::clone(&self.shared);
+        let started = std::thread::Builder::new()
+            .name(format!("{} commands", self.shared.identity.name))
+            .spawn(move || run(&shared, &host));
+        match started {
+            Ok(handle) => {
+                *thread = Some(handle);
+                true
+            }
+            Err(why) => {
+                tracing::error!(%why, "no thread for the emulated function's commands");
+                self.shared
+                    .data_gone("disconnect", self.shared.data.disconnect());
+                false
+            }
+        }
+    }
+
+    fn disconnect(&self) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = thread.take() {
+            self.shared.inbox.post(|work| work.stop = true);
+            if handle.join().is_err() {
+                tracing::error!("the emulated function's command thread panicked");
+            }
+            self.shared
+                .data_gone("disconnect", self.shared.data.disconnect());
+        }
+        self.shared.segment.forget();
+        self.shared.write_report(|report| report.connected = false);
+    }
+
+    fn load(&self, offset: u64, bytes: &mut [u8]) {
+        if self.shared.faults.killed() {
+            return bytes.fill(0xff);
+        }
+        for (at, byte) in (offset..).zip(bytes) {
+            let word = self.shared.segment.load((at & !3) as usize).to_be_bytes();
+            let inside = at < registers::END as u64;
+            *byte = word
+                .get((at & 3) as usize)
+                .copied()
+                .filter(|_| inside)
+                .unwrap_or(0);
+        }
+    }
+
+    fn store(&self, offset: u64, bytes: &[u8]) {
+        // Registers are 32 bits wide; narrower stores are dropped.
+        let fits = offset % 4 == 0 && bytes.len() % 4 == 0;
+        if !fits || self.shared.faults.killed() {
+            return;
+        }
+        for (at, word) in (offset..).step_by(4).zip(bytes.chunks_exact(4)) {
+            let value = word
+                .iter()
+                .fold(0, |value, byte| value << 8 | u32::from(*byte));
+            self.store_word(at, value);
+        }
+    }
+
+    fn reset(&self) {
+        self.shared.segment.reset();
+        self.shared.inbox.post(|work| {
+            *work = Work {
+                reset: true,
+                stop: work.stop,
+                ..Work::default()
+            }
+        });
+    }
+}
+
+impl Drop for EmulatedFunction {
+    fn drop(&mut self) {
+        self.disconnect();
+    }
+}
+
+/// The command thread.
+fn run(shared: &Shared, host: &Host) {
+    let mut player = Player {
+        shared,
+        host,
+        reader: host.memory.reader(),
+        firmware: Firmware::new(shared.character.clone(), shared.data.clone()),
+        queue: None,
+        written: 0,
+        lost: 0,
+    };
+    player.report();
+    loop {
+        let due = player.queue.as_ref().and_then(CommandQueue::next_due);
+        let work = shared.inbox.take(due, &mut player.reader);
+        player.reader.quiesce();
+        if work.stop {
+            break;
+        }
+        player.step(work);
+        player.report();
+    }
+}
+
+/// The command thread's state.
+struct Player<'a> {
+    shared: &'a Shared,
+    host: &'a Host,
+    reader: HostReader,
+    firmware: Firmware,
+    queue: Option<CommandQueue>,
+    written: u64,
+    lost: u64,
+}
+
+impl Player<'_> {
+    fn step(&mut self, work: Work) {
+        if work.reset {
+            let shared = self.shared;
+            shared.data_gone("reset", shared.data.reset());
+            self.firmware = Firmware::new(shared.character.clone(), shared.data.clone());
+            self.queue = None;
+        }
+        if self.shared.faults.killed() {
+            return;
+        }
+        if let Some(address) = work.queue {
+            self.queue = address.map(CommandQueue::new);
+        }
+        for (value, arm) in work.eqs {
+            events::doorbell(&mut self.firmware, value, arm, &self.host.interrupts);
+        }
+        for event in work.data {
+            self.data_event(event);
+        }
+        for demand in self.shared.faults.demands() {
+            self.demand(demand);
+        }
+        let reported = events::reports_commands(&self.firmware);
+        if let Some(queue) = &mut self.queue {
+            let (firmware, reader) = (&mut self.firmware, &mut self.reader);
+            queue.ring(work.doorbell, firmware, reader, &self.shared.faults);
+            let pages = std::mem::take(&mut firmware.pages.news);
+            queue.advance(pages, Instant::now(), firmware, reader);
+            let vector = queue.take_completed();
+            if vector != 0 && reported && events::reports_commands(firmware) {
+                firmware.events.push(Event::Command { vector });
+            }
+        }
+        let lines = &self.host.interrupts;
+        let done = events::deliver(&mut self.firmware, &mut self.reader, lines);
+        self.written += done.written;
+        self.lost += done.lost;
+    }
+
+    fn data_event(&mut self, event: DataEvent) {
+        let memory = |cause| matches!(cause, QueueFault::Memory { .. });
+        let event = match event {
+            DataEvent::Completion { cqn } => Event::Completion { cqn },
+            DataEvent::CqError { cqn, syndrome } => Event::CqError { cqn, syndrome },
+            DataEvent::SqError { sqn, cause } => Event::QueueError {
+                send: true,
+                number: sqn,
+                access: memory(cause),
+            },
+            DataEvent::RqError { rqn, cause } => Event::QueueError {
+                send: false,
+                number: rqn,
+                access: memory(cause),
+            },
+            DataEvent::EqDoorbell { offset, value, .. } => {
+                let arm = offset as usize == uar::EQ_ARM;
+                let lines = &self.host.interrupts;
+                return events::doorbell(&mut self.firmware, value, arm, lines);
+            }
+            DataEvent::Link { .. } => return self.firmware.link_changed(),
+        };
+        self.firmware.events.push(event);
+    }
+
+    fn demand(&mut self, demand: PageDemand) {
+        let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+        match demand {
+            PageDemand::Give(pages) => self.firmware.request_pages(count(pages)),
+            PageDemand::Take(pages) => self.firmware.request_pages(-count(pages)),
+            PageDemand::ReleaseAll => {
+                if !self.firmware.release_all_pages() {
+                    tracing::debug!("release of all pages not raised: the driver did not allow it");
+                }
+            }
+        }
+    }
+
+    fn report(&self) {
+        let counts = self
+            .queue
+            .as_ref()
+            .map(|queue| queue.counts)
+            .unwrap_or_default();
+        let holding = self.queue.as_ref().is_some_and(CommandQueue::holds);
+        self.shared.write_report(|report| {
+            *report = FunctionReport {
+                connected: true,
+                firmware_pages: self.firmware.pages.held(),
+                objects: self.firmware.objects.by_kind(),
+                commands: counts.executed,
+                refused: self.firmware.refused,
+                undelivered: counts.undelivered,
+                holding,
+                stray_doorbells: counts.stray,
+                events: self.written,
+                events_lost: self.lost,
+                faults: 0,
+            };
+        });
+    }
+}
