@@ -9,11 +9,28 @@
 //! [`DataPort::connect`] and [`DataPort::disconnect`]. Dropping the plane stops the thread, flushes
 //! the wires and joins.
 
+mod checksum;
+pub mod clock;
+mod command;
+mod cq;
+mod doorbell;
+mod engine;
+mod frame;
+mod memory;
+mod offload;
+mod outlet;
 pub mod port;
+mod receiver;
 pub mod request;
+mod ring;
+mod rq;
+mod rss;
+mod slots;
+mod sq;
 pub mod steering;
 mod thread;
 
+pub use clock::DeviceClock;
 pub use port::DataPort;
 pub use request::*;
 pub use steering::Steering;

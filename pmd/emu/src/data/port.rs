@@ -6,9 +6,10 @@
 //! [`EventSink`](super::EventSink): the data thread would wait for itself.
 
 use super::DataError;
+use super::engine::Engine;
 use super::request::*;
 use super::steering::Steering;
-use super::thread::{Engine, Mailbox};
+use super::thread::Mailbox;
 use crate::wire::WireReport;
 use pollux_bus::HostMemory;
 use std::sync::Arc;
@@ -64,7 +65,7 @@ impl DataPort {
     /// # Errors
     /// [`DataError::Stopped`].
     pub fn enable_uar(&self, uar: u32) -> Result<(), DataError> {
-        self.call(move |engine, function| engine.enable_uar(function, uar))
+        self.call(move |engine, function| engine.enable_uar(function, uar, true))
     }
 
     /// DEALLOC_UAR took it back.
@@ -72,7 +73,7 @@ impl DataPort {
     /// # Errors
     /// [`DataError::Stopped`].
     pub fn disable_uar(&self, uar: u32) -> Result<(), DataError> {
-        self.call(move |engine, function| engine.disable_uar(function, uar))
+        self.call(move |engine, function| engine.enable_uar(function, uar, false))
     }
 
     /// Watches a mapped page for EQ doorbells (one more, or one less, EQ lies there).

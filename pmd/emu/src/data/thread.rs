@@ -1,143 +1,149 @@
-//! The data thread: its mailbox, its turn, its sleep.
+//! The data thread: its mailbox, its loop, its sleep.
+//!
+//! Mapped doorbells wake nobody, so the thread looks. With work it never stops; without, it does
+//! what [`IdlePolicy`] says. Before a longer sleep it lets go of all driver memory, so that no
+//! unmap waits for a sleeper. A request always wakes it.
 
-use super::*;
-use crate::wire::WireReport;
-use pollux_bus::HostMemory;
-use std::sync::Arc;
+use super::engine::Engine;
+use super::{DataError, DataPlaneConfig, DataPort, IdlePolicy};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
 
 pub(super) type Job = Box<dyn FnOnce(&mut Engine) + Send>;
 
-/// How jobs reach the data thread.
-pub(super) struct Mailbox {}
+/// How long a request waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
-#[allow(unused_variables)]
+/// Looks without work before the CPU is given away.
+const SPINS: u32 = 20_000;
+/// Times that the CPU is given away before the thread sleeps.
+const YIELDS: u32 = 200;
+/// First and longest sleep.
+const SHORTEST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// How requests reach the data thread.
+pub(super) struct Mailbox {
+    jobs: Mutex<Vec<Job>>,
+    pending: AtomicBool,
+    stop: AtomicBool,
+    closed: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
 impl Mailbox {
-    pub fn post(&self, job: Job) {}
+    fn new() -> Self {
+        Self {
+            jobs: Mutex::new(Vec::new()),
+            pending: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            thread: OnceLock::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Job>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// Leaves a request and does not wait.
+    pub fn post(&self, job: Job) {
+        let mut jobs = self.lock();
+        if self.closed.load(Ordering::Acquire) {
+            return;
+        }
+        jobs.push(job);
+        self.pending.store(true, Ordering::Release);
+        drop(jobs);
+        self.wake();
+    }
+
+    /// Leaves a request and waits for its answer.
     pub fn call<T: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Engine) -> T + Send + 'static,
     ) -> Result<T, DataError> {
-        Err(DataError::Stopped)
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.post(Box::new(move |engine| {
+            // Whoever asked may have lost patience.
+            drop(answer.send(job(engine)));
+        }));
+        answered
+            .recv_timeout(PATIENCE)
+            .map_err(|_| DataError::Stopped)
+    }
+
+    #[inline(always)]
+    fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
+    }
+
+    fn take(&self) -> Vec<Job> {
+        let mut jobs = self.lock();
+        self.pending.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *jobs)
+    }
+
+    fn close(&self) {
+        let mut jobs = self.lock();
+        self.closed.store(true, Ordering::Release);
+        jobs.clear();
     }
 }
 
-/// Everything that the thread owns.
-pub(super) struct Engine {}
-
-type Outcome<T = ()> = Result<T, DataError>;
-
-#[allow(
-    unused_variables,
-    missing_docs,
-    clippy::unused_self,
-    clippy::needless_pass_by_value
-)]
-impl Engine {
-    pub fn connect(&mut self, function: usize, memory: &Arc<HostMemory>) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn disconnect(&mut self, function: usize) {}
-    pub fn reset(&mut self, function: usize) {}
-    pub fn enable_uar(&mut self, function: usize, uar: u32) {}
-    pub fn disable_uar(&mut self, function: usize, uar: u32) {}
-    pub fn watch_eq(&mut self, function: usize, uar: u32, on: bool) {}
-    pub fn ring(&mut self, function: usize, uar: u32, offset: u32, value: u64) {}
-    pub fn create_cq(&mut self, function: usize, spec: CqSpec) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn destroy_cq(&mut self, function: usize, cqn: u32) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn cq_status(&mut self, function: usize, cqn: u32) -> Outcome<CqStatus> {
-        Err(DataError::Stopped)
-    }
-    pub fn create_sq(&mut self, function: usize, spec: SqSpec) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn modify_sq(&mut self, function: usize, sqn: u32, state: QueueState) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn destroy_sq(&mut self, function: usize, sqn: u32) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn sq_status(&mut self, function: usize, sqn: u32) -> Outcome<QueueStatus> {
-        Err(DataError::Stopped)
-    }
-    pub fn create_rq(&mut self, function: usize, spec: RqSpec) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn modify_rq(&mut self, function: usize, rqn: u32, change: RqChange) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn destroy_rq(&mut self, function: usize, rqn: u32) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn rq_status(&mut self, function: usize, rqn: u32) -> Outcome<QueueStatus> {
-        Err(DataError::Stopped)
-    }
-    pub fn set_mkey(&mut self, function: usize, spec: MkeySpec) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn remove_mkey(&mut self, function: usize, index: u32) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn set_tir(&mut self, function: usize, spec: TirSpec) {}
-    pub fn remove_tir(&mut self, function: usize, tirn: u32) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn set_rqt(&mut self, function: usize, spec: RqtSpec) {}
-    pub fn remove_rqt(&mut self, function: usize, rqtn: u32) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn set_steering(&mut self, function: usize, steering: Steering) {}
-    pub fn flow_counter(&mut self, function: usize, id: u32, clear: bool) -> Traffic {
-        Traffic::default()
-    }
-    pub fn set_link(&mut self, function: usize, link: LinkSpec) {}
-    pub fn link_up(&mut self, function: usize) -> bool {
-        false
-    }
-    pub fn counters(&mut self, function: usize) -> Counters {
-        Counters::default()
-    }
-    pub fn clear_counters(&mut self, function: usize) {}
-    pub fn out_of_buffer(&mut self, function: usize, counter_set: u8, clear: bool) -> u64 {
-        0
-    }
-    pub fn wire_report(&mut self, function: usize) -> WireReport {
-        WireReport::default()
-    }
-    pub fn ignore_doorbells(&mut self, function: usize, sqn: u32, count: u32) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn corrupt_cqe(
-        &mut self,
-        function: usize,
-        cqn: u32,
-        skip: u32,
-        bytes: [u8; 64],
-    ) -> Outcome {
-        Err(DataError::Stopped)
-    }
-    pub fn set_wire(&mut self, function: usize, up: bool) {}
-}
-
-/// The data plane of an emulator.
+/// The data plane of an emulator: the thread and the way to it.
 pub struct DataPlane {
     mailbox: Arc<Mailbox>,
     functions: usize,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl DataPlane {
     /// Opens the wires and starts the thread.
     ///
     /// # Errors
-    /// [`DataError::Wire`], [`DataError::Config`], [`DataError::Os`].
+    /// [`DataError::Wire`] for a wire that cannot be set up, [`DataError::Os`] when the thread or
+    /// its CPU cannot be had.
     pub fn start(config: DataPlaneConfig) -> Result<Self, DataError> {
-        Ok(Self {
-            mailbox: Arc::new(Mailbox {}),
-            functions: config.functions.len(),
-        })
+        let functions = config.functions.len();
+        let engine = Engine::new(config.strict, config.functions)?;
+        let mailbox = Arc::new(Mailbox::new());
+        let (ready, readied) = mpsc::sync_channel(1);
+        let (cpu, idle, inbox) = (config.cpu, config.idle, Arc::clone(&mailbox));
+        let thread = std::thread::Builder::new()
+            .name("emu-data".to_owned())
+            .spawn(move || {
+                let pinned = cpu.map_or(Ok(()), pin);
+                let good = pinned.is_ok();
+                if ready.send(pinned).is_ok() && good {
+                    run(engine, &inbox, idle);
+                }
+                inbox.close();
+            })
+            .map_err(|source| DataError::Os {
+                what: "starting the emulator's data thread".to_owned(),
+                source,
+            })?;
+        if mailbox.thread.set(thread.thread().clone()).is_err() {
+            return Err(DataError::Stopped);
+        }
+        let plane = Self {
+            mailbox,
+            functions,
+            thread: Some(thread),
+        };
+        readied.recv().map_err(|_| DataError::Stopped)??;
+        Ok(plane)
     }
 
     /// Handle for one function.
@@ -152,5 +158,113 @@ impl DataPlane {
             });
         }
         Ok(DataPort::new(Arc::clone(&self.mailbox), function))
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        self.mailbox.stop.store(true, Ordering::Release);
+        self.mailbox.wake();
+        if let Some(thread) = self.thread.take() {
+            if thread.join().is_err() {
+                tracing::error!("the emulator's data thread panicked");
+            }
+        }
+    }
+}
+
+/// Pins the calling thread and reads the mask back.
+fn pin(cpu: usize) -> Result<(), DataError> {
+    let refuse = |source: std::io::Error| DataError::Os {
+        what: format!("pinning the emulator's data thread to CPU {cpu}"),
+        source,
+    };
+    let mut set = CpuSet::new();
+    set.set(cpu).map_err(|errno| refuse(errno.into()))?;
+    let this = Pid::from_raw(0);
+    sched_setaffinity(this, &set).map_err(|errno| refuse(errno.into()))?;
+    let now = sched_getaffinity(this).map_err(|errno| refuse(errno.into()))?;
+    if now == set {
+        Ok(())
+    } else {
+        Err(refuse(std::io::Error::other("the kernel chose other CPUs")))
+    }
+}
+
+/// CPUs that the calling thread may use; 1 when nobody says.
+fn cpus() -> usize {
+    let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count())
+        .filter(|cpu| set.is_set(*cpu).unwrap_or(false))
+        .count()
+        .max(1)
+}
+
+fn run(mut engine: Engine, mailbox: &Mailbox, idle: IdlePolicy) {
+    // A pinned thread has one CPU of its own; an unpinned one with one CPU shares it.
+    let shared = cpus() == 1 && std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+    let mut rest = Rest::new(idle, shared);
+    while !mailbox.stop.load(Ordering::Relaxed) {
+        let mut busy = false;
+        if mailbox.is_pending() {
+            for job in mailbox.take() {
+                job(&mut engine);
+            }
+            busy = true;
+        }
+        busy |= engine.turn();
+        if busy {
+            rest.again();
+        } else {
+            rest.pause(&mut engine);
+        }
+    }
+    engine.flush_wires();
+}
+
+/// What the thread does between turns without work.
+struct Rest {
+    policy: IdlePolicy,
+    /// Somebody else needs this CPU.
+    shared: bool,
+    idle: u32,
+    sleep: Duration,
+}
+
+impl Rest {
+    fn new(policy: IdlePolicy, shared: bool) -> Self {
+        Self {
+            policy,
+            shared,
+            idle: 0,
+            sleep: SHORTEST,
+        }
+    }
+
+    #[inline(always)]
+    fn again(&mut self) {
+        self.idle = 0;
+        self.sleep = SHORTEST;
+    }
+
+    fn pause(&mut self, engine: &mut Engine) {
+        self.idle = self.idle.saturating_add(1);
+        match self.policy {
+            IdlePolicy::Spin => std::hint::spin_loop(),
+            IdlePolicy::Yield => std::thread::yield_now(),
+            IdlePolicy::Adaptive => {
+                let spins = if self.shared { 0 } else { SPINS };
+                if self.idle < spins {
+                    std::hint::spin_loop();
+                } else if self.idle < spins + YIELDS {
+                    std::thread::yield_now();
+                } else {
+                    engine.park();
+                    std::thread::park_timeout(self.sleep);
+                    engine.unpark();
+                    self.sleep = (self.sleep * 2).min(LONGEST);
+                }
+            }
+        }
     }
 }

@@ -4,8 +4,149 @@
 //! capture is an error of creation. Loop and pair are joints between functions and cost one copy;
 //! the others are a source of frames, a sink of frames, or both.
 
+mod capture;
+mod generator;
+mod pace;
+
+use capture::PcapWire;
+use generator::GenWire;
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A wire that leads out of the emulator. Used by the data thread alone.
+pub trait Wire: Send {
+    /// Kind and files, for people.
+    fn what(&self) -> String;
+
+    /// Whether a frame may still come in.
+    fn brings(&self) -> bool;
+
+    /// Whether [`send`](Self::send) looks at the bytes it gets.
+    fn wants_frames(&self) -> bool;
+
+    /// The next frame that is due when the CPU's counter stands at `now`. The same one again until
+    /// [`advance`](Self::advance).
+    fn peek(&mut self, now: u64) -> Option<&[u8]>;
+
+    /// The frame from [`peek`](Self::peek) was delivered or dropped.
+    fn advance(&mut self);
+
+    /// Frames still to come in; `None` when there is no end.
+    fn remaining(&self) -> Option<u64>;
+
+    /// A frame that the function sent, at this time of day.
+    fn send(&mut self, frame: &[u8], time: Duration);
+
+    /// Pushes out what is buffered.
+    fn flush(&mut self);
+
+    /// Why frames that were sent are lost, if they are.
+    fn error(&self) -> Option<String>;
+}
+
+/// A wire without a far end.
+struct NullWire;
+
+impl Wire for NullWire {
+    fn what(&self) -> String {
+        "null".to_owned()
+    }
+
+    fn brings(&self) -> bool {
+        false
+    }
+
+    fn wants_frames(&self) -> bool {
+        false
+    }
+
+    fn peek(&mut self, _now: u64) -> Option<&[u8]> {
+        None
+    }
+
+    fn advance(&mut self) {}
+
+    fn remaining(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn send(&mut self, _frame: &[u8], _time: Duration) {}
+
+    fn flush(&mut self) {}
+
+    fn error(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Opens a wire that leads out; joints have none.
+pub(crate) fn open(config: &WireConfig) -> Result<Box<dyn Wire>, WireError> {
+    Ok(match &config.kind {
+        WireKind::Loop | WireKind::Pair { .. } | WireKind::Null => Box::new(NullWire),
+        WireKind::Gen(config) => Box::new(GenWire::open(config)?),
+        WireKind::Pcap(config) => Box::new(PcapWire::open(config)?),
+    })
+}
+
+/// Checks what the wires of one emulator have to do with each other: pairs name each other, and
+/// no capture is written that another wire reads or writes.
+pub(crate) fn check_joints<'a>(
+    wires: impl Iterator<Item = &'a WireConfig>,
+) -> Result<(), WireError> {
+    let wires: Vec<&WireConfig> = wires.collect();
+    for (function, wire) in wires.iter().enumerate() {
+        let refuse = |reason: String| Err(WireError::Joint { function, reason });
+        if let WireKind::Pair { peer } = wire.kind {
+            let back = match wires.get(peer).map(|wire| &wire.kind) {
+                None => {
+                    return refuse(format!(
+                        "paired with function {peer}, but there are {}; raise ports or name another",
+                        wires.len()
+                    ));
+                }
+                Some(WireKind::Pair { peer }) => Some(*peer),
+                Some(_) => None,
+            };
+            if peer == function {
+                return refuse("paired with itself; that is the loop wire".into());
+            }
+            if back != Some(function) {
+                return refuse(format!(
+                    "paired with function {peer}, whose wire does not lead back; pair both"
+                ));
+            }
+        }
+    }
+    let captures = wires.iter().filter_map(|wire| match &wire.kind {
+        WireKind::Pcap(config) => Some(config),
+        _ => None,
+    });
+    let captures: Vec<&PcapConfig> = captures.collect();
+    for (at, capture) in captures.iter().enumerate() {
+        let Some(output) = &capture.output else {
+            continue;
+        };
+        let read = captures.iter().filter_map(|other| other.input.as_deref());
+        let written = captures
+            .iter()
+            .take(at)
+            .filter_map(|other| other.output.as_deref());
+        if read.chain(written).any(|other| same_file(output, other)) {
+            return Err(WireError::Capture {
+                path: output.display().to_string(),
+                reason: "is used by another wire too; write each capture to a file of its own"
+                    .into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize();
+    one == other || matches!((real(one), real(other)), (Ok(one), Ok(other)) if one == other)
+}
 
 /// What a port is plugged into, and how.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -95,7 +236,9 @@ impl Default for GenConfig {
 /// A frame that did not fit, as reports name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Oversize {
-    /// Number of the frame on its wire and direction, from 0.
+    /// The function wanted to send it; otherwise it came from the wire.
+    pub outgoing: bool,
+    /// Number of the frame in its direction, from 0.
     pub index: u64,
     /// Its length in bytes.
     pub length: u32,

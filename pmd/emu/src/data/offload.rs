@@ -1,0 +1,180 @@
+//! What the device does to a frame on its way out: checksums, a VLAN tag, cutting a large send.
+
+use super::checksum::{fold, pseudo, sum};
+use super::frame::{Headers, L3, L4};
+
+/// Writes the checksums that the WQE asks for, as far as the frame has such headers.
+pub(super) fn checksums(frame: &mut [u8], l3: bool, l4: bool) {
+    let headers = Headers::parse(&&*frame);
+    if l3 && headers.l3 == L3::V4 {
+        put(frame, headers.l3_at + 10, 0);
+        let check = !fold(sum(&&*frame, headers.l3_at, headers.l4_at));
+        put(frame, headers.l3_at + 10, check);
+    }
+    let field = match headers.l4 {
+        L4::None => return,
+        L4::Udp => headers.l4_at + 6,
+        L4::Tcp => headers.l4_at + 16,
+    };
+    if l4 && !headers.fragment {
+        put(frame, field, 0);
+        let end = headers.l3_at + headers.l3_len;
+        let total = sum(&&*frame, headers.l4_at, end) + pseudo(&headers, end - headers.l4_at);
+        let check = match (!fold(total), headers.l4) {
+            // UDP writes a sum of zero as all ones: zero means that there is none.
+            (0, L4::Udp) => 0xffff,
+            (check, _) => check,
+        };
+        put(frame, field, check);
+    }
+}
+
+/// Stores a 16-bit lane as it lies in memory.
+fn put(frame: &mut [u8], at: usize, lane: u16) {
+    if let Some(room) = frame.get_mut(at..at + 2) {
+        room.copy_from_slice(&lane.to_le_bytes());
+    }
+}
+
+fn put_be(frame: &mut [u8], at: usize, value: &[u8]) {
+    if let Some(room) = frame.get_mut(at..at + value.len()) {
+        room.copy_from_slice(value);
+    }
+}
+
+/// Puts a VLAN tag behind the addresses.
+pub(super) fn insert_vlan(frame: &mut Vec<u8>, tci: u16, service: bool) {
+    if frame.len() < 12 {
+        return;
+    }
+    let [a, b] = if service { [0x88, 0xa8] } else { [0x81, 0x00] };
+    let [c, d] = tci.to_be_bytes();
+    frame.splice(12..12, [a, b, c, d]);
+}
+
+/// Makes segment `number` of a large send into `out`: headers as for a packet of its own, and at
+/// most `mss` bytes of the payload. False when there is no such segment, or the headers are not
+/// TCP's.
+pub(super) fn segment(
+    header: &[u8],
+    payload: &[u8],
+    mss: usize,
+    number: usize,
+    out: &mut Vec<u8>,
+) -> bool {
+    let from = number.saturating_mul(mss);
+    if mss == 0 || (from >= payload.len() && number != 0) {
+        return false;
+    }
+    let to = (from + mss).min(payload.len());
+    let last = to == payload.len();
+    out.clear();
+    out.extend_from_slice(header);
+    out.extend_from_slice(payload.get(from..to).unwrap_or_default());
+    let l3_bytes = out.len();
+    // The header's own length fields count the whole packet or nothing; they are set first, so
+    // that the parser sees a packet.
+    let shape = Headers::parse(&header);
+    let at = shape.l3_at;
+    match shape.l3 {
+        L3::V4 => {
+            put_be(out, at + 2, &((l3_bytes - at) as u16).to_be_bytes());
+            let id = shape.half(at + 4).wrapping_add(number as u16);
+            put_be(out, at + 4, &id.to_be_bytes());
+        }
+        L3::V6 => put_be(out, at + 4, &((l3_bytes - at - 40) as u16).to_be_bytes()),
+        L3::None => return false,
+    }
+    let headers = Headers::parse(&out.as_slice());
+    if headers.l4 != L4::Tcp {
+        return false;
+    }
+    let l4 = headers.l4_at;
+    let sequence = headers.full(l4 + 4).wrapping_add(from as u32);
+    put_be(out, l4 + 4, &sequence.to_be_bytes());
+    if let Some(flags) = out.get_mut(l4 + 13) {
+        if !last {
+            // FIN and PSH belong to the end of the data.
+            *flags &= !0x09;
+        }
+        if number > 0 {
+            // CWR is told once.
+            *flags &= !0x80;
+        }
+    }
+    checksums(out, true, true);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::checksum::verify;
+    use super::*;
+
+    fn header(flags: u8) -> Vec<u8> {
+        let mut bytes = vec![2; 12];
+        bytes.extend([0x08, 0, 0x45, 0, 0, 0, 0x12, 0xff, 0x40, 0, 64, 6, 0, 0]);
+        bytes.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        bytes.extend([
+            0, 80, 1, 0, 0xff, 0xff, 0xff, 0xf0, 0, 0, 0, 0, 0x50, flags, 1, 0, 0, 0,
+        ]);
+        bytes.extend([0, 0]);
+        bytes
+    }
+
+    #[test]
+    fn segments_add_up_and_check() {
+        let payload: Vec<u8> = (0..250u32).map(|k| k as u8).collect();
+        let header = header(0x99);
+        let mut collected = Vec::new();
+        let mut out = Vec::new();
+        let mut number = 0;
+        while segment(&header, &payload, 100, number, &mut out) {
+            let headers = Headers::parse(&out.as_slice());
+            let verdict = verify(&out.as_slice(), &headers);
+            assert!(verdict.l3_ok && verdict.l4_ok, "segment {number}");
+            assert_eq!(usize::from(headers.half(16)), out.len() - 14);
+            assert_eq!(headers.half(18), 0x12ff + number as u16);
+            let sequence = 0xffff_fff0u32.wrapping_add(collected.len() as u32);
+            assert_eq!(headers.full(38), sequence);
+            let expected = [0x90, 0x10, 0x19][number];
+            assert_eq!(out[47], expected, "flags of segment {number}");
+            collected.extend_from_slice(&out[54..]);
+            number += 1;
+        }
+        assert_eq!(number, 3);
+        assert_eq!(collected, payload);
+    }
+
+    #[test]
+    fn what_is_not_tcp_is_not_cut() {
+        let mut udp = header(0);
+        udp[23] = 17;
+        assert!(!segment(&udp, &[0; 10], 5, 0, &mut Vec::new()));
+        assert!(!segment(&header(0), &[0; 10], 0, 0, &mut Vec::new()));
+    }
+
+    #[test]
+    fn zero_udp_sum_is_written_as_ones() {
+        // Ports and payload are chosen so that everything sums to all ones before the check.
+        let mut frame = vec![2; 12];
+        frame.extend([0x08, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0]);
+        frame.extend([0; 8]);
+        let ports = 0xffffu16 - 17 - 8 - 8;
+        frame.extend(ports.to_be_bytes());
+        frame.extend([0, 0, 0, 8, 0, 0]);
+        checksums(&mut frame, true, true);
+        assert_eq!(frame[40..42], [0xff, 0xff]);
+        let verdict = verify(&frame.as_slice(), &Headers::parse(&frame.as_slice()));
+        assert!(verdict.l3_ok && verdict.l4_ok);
+    }
+
+    #[test]
+    fn tag_goes_behind_the_addresses() {
+        let mut frame: Vec<u8> = (0..20).collect();
+        insert_vlan(&mut frame, 0x1234, false);
+        assert_eq!(frame[10..18], [10, 11, 0x81, 0, 0x12, 0x34, 12, 13]);
+        insert_vlan(&mut frame, 1, true);
+        assert_eq!(frame[12..16], [0x88, 0xa8, 0, 1]);
+    }
+}

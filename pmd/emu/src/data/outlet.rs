@@ -1,0 +1,175 @@
+//! What a function's port is plugged into, and the way of a frame out of it.
+
+use super::cq::Cq;
+use super::frame::{Class, Frame};
+use super::memory::Memory;
+use super::receiver::{Outcome, Receiver, Surroundings};
+use super::request::{Counters, DataEvent, LinkSpec};
+use super::slots::Slots;
+use crate::wire::{Oversize, Wire, WireReport};
+use std::time::Duration;
+
+/// Oversize frames that a report names.
+const NAMED: usize = 8;
+
+/// A function's completion queues and the events that wait to be told.
+pub(super) struct Completions {
+    pub cqs: Slots<Cq>,
+    pub events: Vec<DataEvent>,
+}
+
+/// Where a port's frames go.
+pub(super) enum Joint {
+    /// To a function of this emulator, perhaps itself.
+    Function(usize),
+    /// Out of it.
+    Wire(Box<dyn Wire>),
+}
+
+/// A function's port.
+pub(super) struct Plug {
+    pub joint: Joint,
+    /// Frames towards this port are dropped rather than kept waiting.
+    pub lossy: bool,
+    pub link: LinkSpec,
+    /// The cable is whole (a fault can cut it).
+    pub cable: bool,
+    /// Frames can cross.
+    pub up: bool,
+    pub report: WireReport,
+}
+
+impl Plug {
+    /// A frame towards the port was settled.
+    #[inline]
+    pub fn settle(&mut self, outcome: Outcome, len: usize) {
+        match outcome {
+            Outcome::Accepted => {
+                self.report.frames_in += 1;
+                self.report.bytes_in += len as u64;
+            }
+            Outcome::Dropped => self.report.dropped += 1,
+            Outcome::Oversize { limit } => {
+                let index = self.report.frames_in + self.report.dropped;
+                self.report.dropped += 1;
+                self.oversize(false, index, len, limit);
+            }
+            Outcome::Wait => {}
+        }
+    }
+
+    #[cold]
+    fn oversize(&mut self, outgoing: bool, index: u64, len: usize, limit: u32) {
+        self.report.oversize += 1;
+        if self.report.oversize_first.len() < NAMED {
+            let length = u32::try_from(len).unwrap_or(u32::MAX);
+            self.report.oversize_first.push(Oversize {
+                outgoing,
+                index,
+                length,
+                limit,
+            });
+        }
+    }
+}
+
+/// Whether a frame is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Delivered, written or dropped.
+    Done,
+    /// To be offered again.
+    Wait,
+}
+
+/// Everything that a frame on its way out may touch.
+pub(super) struct Outlet<'a> {
+    pub memories: &'a mut [Memory],
+    pub completions: &'a mut [Completions],
+    pub receivers: &'a mut [Receiver],
+    pub plugs: &'a mut [Plug],
+    /// Time stamps of this turn, per function.
+    pub stamps: &'a [u64],
+    /// Time of day of this turn.
+    pub time: Duration,
+    pub scratch: &'a mut Vec<u8>,
+}
+
+impl Outlet<'_> {
+    /// The function's time stamp.
+    #[inline(always)]
+    pub fn stamp(&self, function: usize) -> u64 {
+        self.stamps.get(function).copied().unwrap_or(0)
+    }
+
+    /// Offers a frame to a function's receive side.
+    #[inline]
+    pub fn receive<F: Frame>(&mut self, function: usize, frame: &F) -> Outcome {
+        let stamp = self.stamp(function);
+        let (Some(receiver), Some(memory), Some(side), Some(plug)) = (
+            self.receivers.get_mut(function),
+            self.memories.get_mut(function),
+            self.completions.get_mut(function),
+            self.plugs.get_mut(function),
+        ) else {
+            return Outcome::Dropped;
+        };
+        let mut around = Surroundings {
+            memory,
+            cqs: &mut side.cqs,
+            events: &mut side.events,
+            lossy: plug.lossy,
+            max_frame: plug.link.max_frame,
+            now: stamp,
+        };
+        let outcome = receiver.deliver(frame, &mut around);
+        plug.settle(outcome, frame.len());
+        outcome
+    }
+
+    /// Sends a frame of `function`.
+    #[inline]
+    pub fn transmit<F: Frame>(
+        &mut self,
+        function: usize,
+        frame: &F,
+        counters: &mut Counters,
+    ) -> Sent {
+        let len = frame.len();
+        let Some(plug) = self.plugs.get_mut(function) else {
+            return Sent::Done;
+        };
+        let limit = plug.link.max_frame;
+        if !plug.up || len > limit as usize {
+            counters.tx_discards += 1;
+            if plug.up {
+                let index = plug.report.frames_out;
+                plug.oversize(true, index, len, limit);
+            }
+            return Sent::Done;
+        }
+        match &mut plug.joint {
+            Joint::Function(peer) => {
+                let peer = *peer;
+                if self.receive(peer, frame) == Outcome::Wait {
+                    return Sent::Wait;
+                }
+            }
+            Joint::Wire(wire) => {
+                if wire.wants_frames() {
+                    self.scratch.clear();
+                    frame.append_to(self.scratch);
+                    wire.send(self.scratch, self.time);
+                }
+            }
+        }
+        if let Some(plug) = self.plugs.get_mut(function) {
+            plug.report.frames_out += 1;
+            plug.report.bytes_out += len as u64;
+        }
+        let class: Class = frame.class();
+        counters.port_tx.count(class, len);
+        counters.vport_tx.count(class, len);
+        Sent::Done
+    }
+}
