@@ -25,7 +25,7 @@ use crate::mbuf::header::{Cold, Header, Raw, State};
 use crate::mbuf::{Mbuf, RxMeta};
 use crate::ring::{Multi, Ring};
 use crate::segment::{PageChoice, Segment};
-use crate::topology::NodeId;
+use crate::topology::{self, NodeId, SysfsTopology};
 
 mod build;
 mod registry;
@@ -654,7 +654,11 @@ impl Pool {
     /// [`Segment::map`] when memory is short; all memory is checked for before any is
     /// taken.
     pub fn new(config: &PoolConfig) -> Result<Self, MemoryError> {
-        Self::new_on(config, crate::topology::current().as_ref())
+        match config.node {
+            Some(_) => Self::new_on(config, topology::current().as_ref()),
+            // Nothing to bind, so counters are enough.
+            None => Self::new_on(config, &SysfsTopology::this_system()),
+        }
     }
 
     #[inline(always)]

@@ -25,7 +25,9 @@ use crate::cgroup;
 use crate::error::MemoryError;
 use crate::foreign::Window;
 use crate::page::{HUGE_1G, HUGE_2M, PageSize, system_page_size};
-use crate::topology::{self, Binding, HugepageCount, NodeId, Topology, Unpopulated, node_list};
+use crate::topology::{
+    self, Binding, HugepageCount, NodeId, SysfsTopology, Topology, Unpopulated, node_list,
+};
 
 /// Which pages to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -131,7 +133,11 @@ impl Segment {
     /// [`MemoryError::OutOfRange`] (length 0 or beyond the address space),
     /// [`MemoryError::Os`].
     pub fn map(request: &SegmentRequest) -> Result<Self, MemoryError> {
-        Self::map_on(request, topology::current().as_ref())
+        match request.node {
+            Some(_) => Self::map_on(request, topology::current().as_ref()),
+            // Nothing to bind, so counters are enough.
+            None => Self::map_on(request, &SysfsTopology::this_system()),
+        }
     }
 
     /// As [`Segment::map`], on a given topology.
