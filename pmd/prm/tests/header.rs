@@ -117,6 +117,59 @@ const SECOND_OPINION: &[(&str, &str, &str, &str)] = &[
     ("DataSeg", "addr", "mlx5_wqe_data_seg", "addr"),
 ];
 
+/// C constants that are the mask of one field within its C field.
+const MASKS: &[(&str, &str, &str)] = &[
+    ("Cqe", "l2_ok", "CQE_L2_OK"),
+    ("Cqe", "l3_ok", "CQE_L3_OK"),
+    ("Cqe", "l4_ok", "CQE_L4_OK"),
+    ("Cqe", "rss_hash_l3", "CQE_RSS_HTYPE_IP"),
+    ("Cqe", "rss_hash_l4", "CQE_RSS_HTYPE_L4"),
+    ("Cqe", "owner", "MLX5_CQE_OWNER_MASK"),
+    ("CtrlSeg", "opcode", "MLX5_WQE_CTRL_OPCODE_MASK"),
+    ("CtrlSeg", "wqe_index", "MLX5_WQE_CTRL_WQE_INDEX_MASK"),
+    ("CtrlSeg", "qpn", "MLX5_WQE_CTRL_QPN_MASK"),
+    ("CtrlSeg", "ds", "MLX5_WQE_CTRL_DS_MASK"),
+    ("CtrlSeg", "completion", "MLX5_WQE_CTRL_CQ_UPDATE_AND_EQE"),
+    ("CtrlSeg", "solicited", "MLX5_WQE_CTRL_SOLICITED"),
+    ("EthSeg", "l4_csum", "MLX5_ETH_WQE_L4_CSUM"),
+    ("EthSeg", "l3_csum", "MLX5_ETH_WQE_L3_CSUM"),
+    ("EthSeg", "l4_inner_csum", "MLX5_ETH_WQE_L4_INNER_CSUM"),
+    ("EthSeg", "l3_inner_csum", "MLX5_ETH_WQE_L3_INNER_CSUM"),
+    ("EthSeg", "insert_vlan", "MLX5_ETH_WQE_INSERT_VLAN"),
+    ("EthSeg", "insert_svlan", "MLX5_ETH_WQE_SVLAN"),
+    ("InlineSeg", "inline", "MLX5_INLINE_SEG"),
+    (
+        "InlineSeg",
+        "byte_count",
+        "MLX5_WQE_INLINE_SEG_BYTE_COUNT_MASK",
+    ),
+];
+
+/// C functions that read one field of a completion entry: field, function, its C field.
+const READERS: &[(&str, &str, &str)] = &[
+    ("opcode", "get_cqe_opcode", "op_own"),
+    ("format", "mlx5_get_cqe_format", "op_own"),
+    ("l4_hdr_type", "get_cqe_l4_hdr_type", "l4_l3_hdr_type"),
+    (
+        "lro_tcppsh",
+        "get_cqe_lro_tcppsh",
+        "lro.tcppsh_abort_dupack",
+    ),
+    ("vlan_stripped", "cqe_has_vlan", "l4_l3_hdr_type"),
+    ("tunneled", "cqe_is_tunneled", "tls_outer_l3_tunneled"),
+];
+
+/// A field's bits within the C field around it, counted as C counts them.
+fn mask_within(shape: &Shape, name: &str, around: (usize, usize)) -> u64 {
+    let field = shape
+        .fields
+        .iter()
+        .find(|f| f.name == name)
+        .expect("a field");
+    let ones = (1_u64 << field.bits) - 1;
+    ones << (around.0 + around.1 - field.bit_offset - field.bits)
+}
+
 fn headers() -> Option<Headers> {
     match Headers::find() {
         Ok(headers) => Some(headers),
@@ -365,5 +418,62 @@ fn rdma_core_agrees_where_it_describes_the_same() {
             answers[probe],
             "{layout}.{name}"
         );
+    }
+}
+
+#[test]
+fn parts_of_fields_have_the_headers_masks() {
+    let Some(headers) = headers() else { return };
+    let shapes: BTreeMap<&str, &Shape> = catalog::layouts().map(|s| (s.name, s)).collect();
+    let around = |layout: &str, name: &str| {
+        let field = shapes[layout]
+            .fields
+            .iter()
+            .find(|f| f.name == name)
+            .expect("a field");
+        match field.source {
+            Source::Part(c_field) => Probe::field(&headers, shapes[layout].header, c_field),
+            source => panic!("{layout}.{name} is no part: {source:?}"),
+        }
+    };
+    let mut program = Program::new(&headers);
+    for (layout, name, constant) in MASKS {
+        program.ask(&around(layout, name));
+        program.ask(&Probe::constant(&headers, constant));
+    }
+    for (name, ..) in READERS {
+        program.ask(&around("Cqe", name));
+    }
+    let answers = program.run();
+    for (layout, name, constant) in MASKS {
+        let mask = mask_within(shapes[layout], name, answers[&around(layout, name)]);
+        assert_eq!(
+            mask,
+            answers[&Probe::constant(&headers, constant)].0 as u64,
+            "{constant}"
+        );
+    }
+
+    // A reader sees all ones where our field is all ones, and nothing of the other bits.
+    let mut program = Program::new(&headers);
+    let mut checks = Vec::new();
+    for (name, function, c_field) in READERS {
+        let mask = mask_within(shapes["Cqe"], name, answers[&around("Cqe", name)]);
+        let bits = shapes["Cqe"]
+            .fields
+            .iter()
+            .find(|f| f.name == *name)
+            .expect("a field")
+            .bits;
+        for (byte, expected) in [(mask, (1 << bits) - 1), (!mask & 0xff, 0)] {
+            let call = format!("{function}(&(struct mlx5_cqe64){{ .{c_field} = {byte} }})");
+            let probe = Probe::expression(&call);
+            program.ask(&probe);
+            checks.push((*name, probe, expected));
+        }
+    }
+    let answers = program.run();
+    for (name, probe, expected) in checks {
+        assert_eq!(answers[&probe].0, expected, "{name}: {probe:?}");
     }
 }

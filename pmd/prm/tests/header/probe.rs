@@ -184,6 +184,16 @@ impl Probe {
         }
     }
 
+    /// Any expression over the kernel's headers.
+    pub fn expression(text: &str) -> Self {
+        Self {
+            side: Side::Kernel,
+            offset: text.into(),
+            bits: "0".into(),
+            needs: None,
+        }
+    }
+
     /// In `mlx5_ifc.h` a byte stands for a bit.
     fn unit(tag: &str) -> usize {
         if tag.contains("mlx5_ifc_") { 1 } else { 8 }
