@@ -163,7 +163,7 @@ fn pages() -> Vec<Case> {
             },
             &[(0x0, "0107"), (0x6, "0001"), (0xa, "0003")],
             |o| {
-                o.set_function_id(3).set_num_pages((-2_i32).cast_unsigned());
+                o.set_function_id(3).set_num_pages(0xffff_fffe);
             },
             &[(0xa, "0003"), (0xc, "fffffffe")],
         ),
