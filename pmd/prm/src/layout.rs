@@ -8,6 +8,7 @@
 //! A setter whose argument can hold more than the field has bits returns [`FieldTooWide`] and
 //! changes nothing: no value is ever cut silently.
 
+use crate::table;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A value does not fit the field it was meant for.
@@ -121,16 +122,29 @@ pub trait Layout:
     const FIELDS: &'static [Field];
 
     /// The integer or flag `name`, or nothing if there is no such field.
-    fn value_of(&self, name: &str) -> Option<u64>;
+    fn value_of(&self, name: &str) -> Option<u64> {
+        table::value(self.as_bytes(), Self::FIELDS, name)
+    }
 
-    /// Sets the integer or flag `name` through its setter.
+    /// Sets the integer or flag `name`.
     ///
     /// # Errors
     /// [`SetFieldError`] if there is no such field, or the value is wider than it.
-    fn set_value_of(&mut self, name: &str, value: u64) -> Result<(), SetFieldError>;
+    fn set_value_of(&mut self, name: &str, value: u64) -> Result<(), SetFieldError> {
+        table::set_value(self.as_mut_bytes(), Self::NAME, Self::FIELDS, name, value)
+    }
 
     /// The same fields, every bit that no field covers being zero.
-    fn without_reserved(&self) -> Self;
+    fn without_reserved(&self) -> Self {
+        let mut out = Self::default();
+        table::carry(self.as_bytes(), out.as_mut_bytes(), Self::FIELDS);
+        out
+    }
+
+    /// The same fields, each read with its getter and written with its setter: what the tests
+    /// prove the accessors with.
+    #[cfg(feature = "recording")]
+    fn through_accessors(&self) -> Self;
 }
 
 /// A layout as a value: what generic tools (logs, profiles, tests) work with.
@@ -150,6 +164,9 @@ pub struct Shape {
     pub set_value_of: fn(&mut [u8], &str, u64) -> Result<(), SetFieldError>,
     /// [`Layout::without_reserved`] of the first `len` bytes; nothing if there are fewer.
     pub without_reserved: fn(&[u8]) -> Option<Vec<u8>>,
+    /// [`Layout::through_accessors`] of the first `len` bytes; nothing if there are fewer.
+    #[cfg(feature = "recording")]
+    pub through_accessors: fn(&[u8]) -> Option<Vec<u8>>,
     /// The fields that are not zero, by name; nothing if there are fewer than `len` bytes.
     pub describe: fn(&[u8]) -> Option<String>,
 }
@@ -173,6 +190,11 @@ impl Shape {
             without_reserved: |bytes| {
                 let layout = T::ref_from_prefix(bytes).ok()?.0;
                 Some(layout.without_reserved().as_bytes().to_vec())
+            },
+            #[cfg(feature = "recording")]
+            through_accessors: |bytes| {
+                let layout = T::ref_from_prefix(bytes).ok()?.0;
+                Some(layout.through_accessors().as_bytes().to_vec())
             },
             describe: |bytes| Some(format!("{:?}", T::ref_from_prefix(bytes).ok()?.0)),
         }
@@ -321,31 +343,8 @@ macro_rules! layout {
                 },
             )* ];
 
-            fn value_of(&self, name: &str) -> Option<u64> {
-                $(
-                    if name == stringify!($get) {
-                        return $crate::rows::value!(self $get $ty);
-                    }
-                )*
-                let _ = name;
-                None
-            }
-
-            fn set_value_of(
-                &mut self,
-                name: &str,
-                value: u64,
-            ) -> Result<(), $crate::layout::SetFieldError> {
-                $(
-                    if name == stringify!($get) {
-                        return $crate::rows::set_value!($Name self $get $set $ty [$($w)?] value);
-                    }
-                )*
-                let _ = (name, value);
-                Err($crate::layout::SetFieldError::Unknown { layout: stringify!($Name) })
-            }
-
-            fn without_reserved(&self) -> Self {
+            #[cfg(feature = "recording")]
+            fn through_accessors(&self) -> Self {
                 #[allow(unused_mut)]
                 let mut out = Self::zeroed();
                 $( $crate::rows::carry!(self out $get $set $ty [$off] [$($w)?]); )*
@@ -366,15 +365,8 @@ macro_rules! layout {
         impl core::fmt::Debug for $Name {
             /// Prints the fields that are not zero.
             fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-                #[allow(unused_mut)]
-                let mut out = f.debug_struct(stringify!($Name));
-                $(
-                    let value = self.$get();
-                    if value != $crate::rows::zero!($ty) {
-                        out.field(stringify!($get), &value);
-                    }
-                )*
-                out.finish()
+                let fields = <$Name as $crate::layout::Layout>::FIELDS;
+                $crate::table::debug(&self.0, stringify!($Name), fields, f)
             }
         }
     )* };

@@ -14,6 +14,7 @@ pub mod open_enum;
 #[cfg(feature = "recording")]
 pub mod recording;
 mod rows;
+mod table;
 pub mod wqe;
 
 pub use command::Command;

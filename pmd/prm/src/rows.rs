@@ -91,110 +91,6 @@ macro_rules! kind {
     };
 }
 
-macro_rules! zero {
-    (bool) => {
-        false
-    };
-    (u8) => {
-        0
-    };
-    (u16) => {
-        0
-    };
-    (u32) => {
-        0
-    };
-    (u64) => {
-        0
-    };
-    ([u8; $n:expr]) => {
-        [0u8; $n]
-    };
-    ([u16; $n:expr]) => {
-        [0u16; $n]
-    };
-    ([u32; $n:expr]) => {
-        [0u32; $n]
-    };
-    ([u64; $n:expr]) => {
-        [0u64; $n]
-    };
-    ([$T:ident; $n:expr]) => {
-        [$T::zeroed(); $n]
-    };
-    ($T:ident) => {
-        $T::zeroed()
-    };
-}
-
-macro_rules! value {
-    ($self:ident $get:ident bool) => {
-        Some($self.$get() as u64)
-    };
-    ($self:ident $get:ident u8) => {
-        Some($self.$get() as u64)
-    };
-    ($self:ident $get:ident u16) => {
-        Some($self.$get() as u64)
-    };
-    ($self:ident $get:ident u32) => {
-        Some($self.$get() as u64)
-    };
-    ($self:ident $get:ident u64) => {
-        Some($self.$get())
-    };
-    ($self:ident $get:ident $other:tt) => {
-        None
-    };
-}
-
-macro_rules! set_value {
-    ($Name:ident $self:ident $get:ident $set:ident bool [] $value:ident) => {
-        match $value {
-            0 | 1 => {
-                $self.$set($value == 1);
-                Ok(())
-            }
-            _ => Err($crate::rows::too_wide!($Name $get 1, $value).into()),
-        }
-    };
-    ($Name:ident $self:ident $get:ident $set:ident u8 [8] $value:ident) => {
-        $crate::rows::set_value!(@whole $Name $self $get $set u8 8 $value)
-    };
-    ($Name:ident $self:ident $get:ident $set:ident u16 [16] $value:ident) => {
-        $crate::rows::set_value!(@whole $Name $self $get $set u16 16 $value)
-    };
-    ($Name:ident $self:ident $get:ident $set:ident u32 [32] $value:ident) => {
-        $crate::rows::set_value!(@whole $Name $self $get $set u32 32 $value)
-    };
-    ($Name:ident $self:ident $get:ident $set:ident u64 [64] $value:ident) => {{
-        $self.$set($value);
-        Ok(())
-    }};
-    (@whole $Name:ident $self:ident $get:ident $set:ident $T:ident $w:tt $value:ident) => {
-        match $T::try_from($value) {
-            Ok(value) => {
-                $self.$set(value);
-                Ok(())
-            }
-            Err(_) => Err($crate::rows::too_wide!($Name $get $w, $value).into()),
-        }
-    };
-    ($Name:ident $self:ident $get:ident $set:ident $T:ident [$w:tt] $value:ident) => {
-        match $T::try_from($value) {
-            Ok(value) => match $self.$set(value) {
-                Ok(_) => Ok(()),
-                Err(e) => Err(e.into()),
-            },
-            Err(_) => Err($crate::rows::too_wide!($Name $get $w, $value).into()),
-        }
-    };
-    ($Name:ident $self:ident $get:ident $set:ident $ty:tt [] $value:ident) => {{
-        let _ = $value;
-        Err($crate::layout::SetFieldError::Unknown { layout: stringify!($Name) })
-    }};
-}
-
 macro_rules! too_wide {
     ($Name:ident $get:ident $w:tt, $value:expr) => {
         $crate::layout::FieldTooWide {
@@ -207,6 +103,7 @@ macro_rules! too_wide {
 }
 
 /// Carries one field from one value to another through its accessors.
+#[cfg(feature = "recording")]
 macro_rules! carry {
     ($self:ident $out:ident $get:ident $set:ident u8 [$off:tt] [8]) => {
         $out.$set($self.$get());
@@ -242,11 +139,11 @@ macro_rules! carry {
         $out.$set(
             $self
                 .$get()
-                .map(|part| $crate::layout::Layout::without_reserved(&part)),
+                .map(|part| $crate::layout::Layout::through_accessors(&part)),
         );
     };
     ($self:ident $out:ident $get:ident $set:ident $T:ident [$off:tt] []) => {
-        $out.$set($crate::layout::Layout::without_reserved(&$self.$get()));
+        $out.$set($crate::layout::Layout::through_accessors(&$self.$get()));
     };
 }
 
@@ -424,4 +321,6 @@ macro_rules! accessors {
     };
 }
 
-pub(crate) use {accessors, carry, kind, set_value, source, too_wide, value, width, zero};
+#[cfg(feature = "recording")]
+pub(crate) use carry;
+pub(crate) use {accessors, kind, source, too_wide, width};

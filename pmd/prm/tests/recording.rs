@@ -38,7 +38,7 @@ fn lost_bits(shape: &Shape, bytes: &[u8]) -> Vec<usize> {
     // Where the log is cut short, the missing part counts as zeros.
     let mut whole = bytes.to_vec();
     whole.resize(bytes.len().max(shape.len), 0);
-    let again = (shape.without_reserved)(&whole).expect("enough bytes");
+    let again = (shape.through_accessors)(&whole).expect("enough bytes");
     let mut lost = Vec::new();
     for (at, (a, b)) in bytes.iter().zip(&again).enumerate() {
         lost.extend(
