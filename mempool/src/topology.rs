@@ -134,7 +134,7 @@ pub fn current() -> Arc<dyn Topology> {
 }
 
 /// A list of numbers as the kernel prints it: `0-3,8`.
-pub(crate) fn ranges(numbers: &[usize]) -> String {
+pub fn ranges(numbers: &[usize]) -> String {
     let mut out = String::new();
     let mut rest = numbers;
     while let Some((&first, _)) = rest.split_first() {

@@ -5,6 +5,7 @@
 //! [`Config`] in its own type and reads that with [`read_toml`].
 
 use crate::Error;
+use pollux_mempool::pool::{MAX_BUFFER, MAX_CACHE};
 use pollux_mempool::{NodeId, PageChoice};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -175,7 +176,7 @@ impl MemoryConfig {
             "memory.data_room",
             self.data_room,
             64,
-            65_408,
+            MAX_BUFFER,
             "2048 suits an MTU of 1500",
         )?;
         range("memory.headroom", self.headroom, 0, 4096, "128 is usual")?;
@@ -183,8 +184,16 @@ impl MemoryConfig {
             "memory.cache",
             self.cache,
             0,
-            4096,
+            MAX_CACHE,
             "256 is usual, 0 switches caching off",
+        )?;
+        let buffer = self.data_room + self.headroom;
+        range(
+            "memory.data_room + headroom",
+            buffer,
+            64,
+            MAX_BUFFER,
+            "make one of them smaller",
         )?;
         if let Some(mbufs) = self.mbufs {
             range(
@@ -410,7 +419,8 @@ mod tests {
             ("[port]\nmtu = 67", "68 to 65535"),
             ("[port]\nrx_queues = 2000", "0 to 1024"),
             ("[port]\nrx_queues = 0\ntx_queues = 0", "not both"),
-            ("[memory]\ndata_room = 10", "64 to 65408"),
+            ("[memory]\ndata_room = 10", "64 to 65535"),
+            ("[memory]\ndata_room = 65500", "smaller"),
             ("[memory]\nheadroom = 70000", "0 to 4096"),
             ("[memory]\nmbufs = 1", "leave it out"),
         ] {

@@ -12,6 +12,7 @@
 
 use crate::Error;
 use std::fmt;
+use std::path::Path;
 
 /// One setting of a device string.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +78,39 @@ impl DeviceSpec {
         let address = pci_address(&head).ok_or_else(|| bad(ALLOWED.to_owned()))?;
         Ok(Self::Pci { address, settings })
     }
+}
+
+/// The device for an application that was given none: an emulator, unless adapters wait on vfio-pci,
+/// so that nobody measures the emulator unawares.
+///
+/// # Errors
+/// [`Error::Undecided`] with the adapters' addresses.
+pub(crate) fn default_device() -> Result<String, Error> {
+    let found = bound_adapters(Path::new("/sys/bus/pci/drivers/vfio-pci"));
+    if found.is_empty() {
+        return Ok("emu:".to_owned());
+    }
+    let are = if found.len() == 1 { "is" } else { "are" };
+    Err(Error::Undecided {
+        found: format!("{} {are}", found.join(", ")),
+    })
+}
+
+/// Addresses of the adapters with a driver's folder in sysfs, ascending.
+fn bound_adapters(driver: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(driver) else {
+        return Vec::new();
+    };
+    let mellanox = |folder: &Path| {
+        std::fs::read_to_string(folder.join("vendor")).is_ok_and(|id| id.trim() == "0x15b3")
+    };
+    let mut found: Vec<String> = entries
+        .flatten()
+        .filter(|entry| mellanox(&entry.path()))
+        .filter_map(|entry| pci_address(&entry.file_name().to_string_lossy()))
+        .collect();
+    found.sort();
+    found
 }
 
 const ALLOWED: &str =
@@ -321,5 +355,23 @@ mod tests {
             assert_eq!(spec.to_string(), text);
             assert_eq!(DeviceSpec::parse(&spec.to_string()).unwrap(), spec);
         }
+    }
+
+    #[test]
+    fn only_adapters_on_vfio_are_offered() {
+        let root = std::env::temp_dir().join(format!("pollux-sysfs-{}", std::process::id()));
+        for (address, vendor) in [
+            ("0000:5e:00.1", "0x15b3"),
+            ("0000:5e:00.0", "0x15b3"),
+            ("0000:01:00.0", "0x8086"),
+        ] {
+            std::fs::create_dir_all(root.join(address)).unwrap();
+            std::fs::write(root.join(address).join("vendor"), format!("{vendor}\n")).unwrap();
+        }
+        std::fs::create_dir_all(root.join("module")).unwrap();
+        let found = bound_adapters(&root);
+        std::fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, ["0000:5e:00.0", "0000:5e:00.1"]);
+        assert!(bound_adapters(&root).is_empty());
     }
 }

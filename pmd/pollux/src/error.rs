@@ -1,6 +1,8 @@
 //! What can go wrong between an application and its ports. Each message is one line and says what
 //! was given, what is allowed, and what to do.
 
+use pollux_bus::BusError;
+use pollux_mempool::MemoryError;
 use std::path::PathBuf;
 
 /// Every failure of this crate.
@@ -62,5 +64,45 @@ pub enum Error {
         allowed: String,
         /// What to do.
         remedy: String,
+    },
+    /// A CPU that runs an lcore already.
+    #[error("CPU {cpu} runs an lcore already; give each lcore a CPU of its own")]
+    LcoreTaken {
+        /// The CPU.
+        cpu: usize,
+    },
+    /// The system refused a thread.
+    #[error("no thread for the lcore on CPU {cpu}: {source}; raise the limit of threads")]
+    LcoreThread {
+        /// The CPU.
+        cpu: usize,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The code on an lcore panicked.
+    #[error("the lcore on CPU {cpu} panicked: {cause}")]
+    LcorePanicked {
+        /// The CPU.
+        cpu: usize,
+        /// The panic's message.
+        cause: String,
+    },
+    /// Memory, pinning or an lcore's slot could not be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A device could not be reached.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// A port or its device failed.
+    #[error(transparent)]
+    Driver(#[from] pollux_mlx5::Error),
+    /// The emulator could not be made, or refused something.
+    #[cfg(feature = "emu")]
+    #[error("device {given:?}: {source}")]
+    Emulator {
+        /// The device string.
+        given: String,
+        /// Why not.
+        source: pollux_emu::EmuError,
     },
 }
