@@ -302,10 +302,13 @@ impl Device {
         let block = DmaMemory::new(self.function.domain(), &request)?;
         let mut rings = Vec::new();
         let mut carver = Carver::new(block);
-        for kind in EqKind::ALL.iter().rev() {
-            rings.push((*kind, carver.take(kind.bytes(), kind.bytes())?));
+        let mut by_size = EqKind::ALL;
+        by_size.sort_by_key(|kind| std::cmp::Reverse(kind.bytes()));
+        for kind in by_size {
+            rings.push((kind, carver.take(kind.bytes(), kind.bytes())?));
         }
-        while let Some((kind, memory)) = rings.pop() {
+        rings.sort_by_key(|(kind, _)| EqKind::ALL.iter().position(|at| at == kind));
+        for (kind, memory) in rings {
             self.create_event_queue(kind, memory, page_number, &page)?;
         }
         Ok(())
