@@ -36,8 +36,11 @@ const fn batch(descriptors: usize) -> usize {
 }
 
 /// Entries that the completion queue of a ring of `descriptors` (a power of two) must have.
+///
+/// Completions are asked for once per batch, but a queue that fails may report each of its WQEs
+/// as flushed; a completion queue that overran could not be recovered with it.
 pub const fn cq_entries(descriptors: usize) -> usize {
-    (descriptors / batch(descriptors)).next_power_of_two()
+    descriptors
 }
 
 /// What a completion that is due stands for.
@@ -121,7 +124,7 @@ impl Core {
             "use a smaller ring",
         )?;
         let entries = parts.cq.count();
-        let remedy = "one completion per batch must fit";
+        let remedy = "one completion per block must fit, for a queue that is flushed";
         check(
             "TX completion entries",
             entries,

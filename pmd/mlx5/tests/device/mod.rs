@@ -56,23 +56,27 @@ impl Keys {
     }
 }
 
-/// Stores a 64-byte completion word by word, in the given order of 32-bit words; the word with
-/// the owner bit last. `pause` runs between two words.
-pub fn publish(cq: &Cells<[u8; 64]>, index: u32, entry: &[u8; 64], mut pause: impl FnMut()) {
-    use std::sync::atomic::Ordering::{Relaxed, Release};
-    macro_rules! word {
-        ($($n:literal)*) => { $(
-            let at = $n * 4;
-            let w = u32::from_ne_bytes(entry[at..at + 4].try_into().unwrap());
-            if $n == 15 {
-                cq.store_u32::<{ $n * 4 }>(index, w, Release);
-            } else {
-                cq.store_u32::<{ $n * 4 }>(index, w, Relaxed);
-            }
-            pause();
-        )* };
+/// Stores a 64-byte completion word by word; the word with the owner bit last.
+pub fn publish(cq: &Cells<[u8; 64]>, index: u32, entry: &[u8; 64]) {
+    for word in 0..16 {
+        publish_word(cq, index, entry, word);
     }
-    word!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+}
+
+/// Stores one of the sixteen 32-bit words of a completion.
+pub fn publish_word(cq: &Cells<[u8; 64]>, index: u32, entry: &[u8; 64], word: usize) {
+    use std::sync::atomic::Ordering::{Relaxed, Release};
+    let at = word * 4;
+    let value = u32::from_ne_bytes(entry[at..at + 4].try_into().unwrap());
+    macro_rules! store {
+        ($($n:literal)*) => {
+            match word {
+                $( $n => cq.store_u32::<{ $n * 4 }>(index, value, Relaxed), )*
+                _ => cq.store_u32::<60>(index, value, Release),
+            }
+        };
+    }
+    store!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 }
 
 /// Opcodes of completions.

@@ -63,6 +63,22 @@ impl Sender {
         self.run(end)
     }
 
+    /// As [`turn`](Self::turn), while the driver may be writing: the record may be ahead of the
+    /// doorbell that was seen.
+    pub fn turn_now(&mut self) -> Vec<Sent> {
+        if self.doorbell.swap(0, AcqRel) == 0 {
+            return Vec::new();
+        }
+        self.rings += 1;
+        let end = self.sq_record.load_be(Acquire) as u16;
+        self.run(end)
+    }
+
+    /// Whether WQEs are posted that have not been sent.
+    pub fn behind(&self) -> bool {
+        self.wqe != self.sq_record.load_be(Acquire) as u16
+    }
+
     /// Ignores a doorbell, as a lost store would have it.
     pub fn lose_doorbell(&mut self) -> bool {
         self.doorbell.swap(0, AcqRel) != 0
@@ -88,6 +104,30 @@ impl Sender {
             self.complete(usize::MAX);
         }
         sent
+    }
+
+    /// As [`turn`](Self::turn), without gathering frames or allocating: takes WQEs by their size
+    /// and completes those that ask for it. Returns how many.
+    pub fn swallow(&mut self) -> u64 {
+        if self.doorbell.swap(0, AcqRel) == 0 {
+            return 0;
+        }
+        self.rings += 1;
+        let end = self.sq_record.load_be(Acquire) as u16;
+        let mut taken = 0;
+        while self.wqe != end {
+            let block = self.sq.read(self.wqe);
+            if block[11] & 0x08 != 0 {
+                let mut cqe = [0; 64];
+                tail(&mut cqe, REQUESTER, self.wqe, self.cqe, self.cq.count());
+                self.push(&cqe);
+            }
+            self.wqe = self
+                .wqe
+                .wrapping_add(u16::from(block[7] & 0x3f).div_ceil(4));
+            taken += 1;
+        }
+        taken
     }
 
     /// Writes up to `n` of the completions that are due; returns how many.
@@ -130,7 +170,7 @@ impl Sender {
     }
 
     pub fn push(&mut self, cqe: &[u8; 64]) {
-        publish(&self.cq, self.cqe, cqe, || ());
+        publish(&self.cq, self.cqe, cqe);
         self.cqe = self.cqe.wrapping_add(1);
     }
 
