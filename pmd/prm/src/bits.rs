@@ -78,14 +78,14 @@ pub(crate) const fn set<const N: usize>(
     value: u64,
 ) {
     let (b, size, shift) = window(N, offset, width);
-    let (start, bits) = (b * 8, size * 8);
-    let kept = get(bytes, start, bits) & !(mask(width) << shift);
-    let word = (kept | ((value & mask(width)) << shift)).to_be_bytes();
-    let skip = 8 - size;
-    let mut i = 0;
-    while i < size {
-        bytes[b + i] = word[skip + i];
-        i += 1;
+    let kept = get(bytes, b * 8, size * 8) & !(mask(width) << shift);
+    let word = kept | ((value & mask(width)) << shift);
+    // One arm a size: a loop over the bytes would be stored byte by byte.
+    match size {
+        1 => bytes[b] = word as u8,
+        2 => put(bytes, b, &(word as u16).to_be_bytes()),
+        4 => put(bytes, b, &(word as u32).to_be_bytes()),
+        _ => put(bytes, b, &word.to_be_bytes()),
     }
 }
 

@@ -28,7 +28,7 @@ layout! {
         cmdq_phy_addr_63_32 set_cmdq_phy_addr_63_32: u32 @ 0x80 +32;
         /// Bits 31 to 12 of the command queue's device address.
         cmdq_phy_addr_31_12 set_cmdq_phy_addr_31_12: u32 @ 0xa0 +20;
-        /// A [`NicInterface`]. Three bits: one more than `mlx5_ifc.h` says, as the kernel reads them.
+        /// A [`NicInterface`]. Three bits, as the kernel reads them: `mlx5_ifc.h` says two.
         nic_interface set_nic_interface: u8 @ 0xb5 +3 from "mlx5_init_seg.cmdq_addr_l_sz";
         /// Number of entries, as a power of two.
         log_cmdq_size set_log_cmdq_size: u8 @ 0xb8 +4;

@@ -156,6 +156,16 @@ const fn words(a: u32, b: u32, c: u32, d: u32) -> [u32; 4] {
     [a.to_be(), b.to_be(), c.to_be(), d.to_be()]
 }
 
+/// Two words in memory order as one, the first at the lower address.
+#[inline(always)]
+const fn pair(first: u32, second: u32) -> u64 {
+    if cfg!(target_endian = "little") {
+        (second as u64) << 32 | first as u64
+    } else {
+        (first as u64) << 32 | second as u64
+    }
+}
+
 impl CtrlSeg {
     /// The segment in memory order.
     ///
@@ -181,8 +191,7 @@ impl CtrlSeg {
 /// The first eight bytes of a control segment in memory order: what the doorbell store carries.
 #[inline(always)]
 pub const fn doorbell(ctrl: [u32; 4]) -> u64 {
-    let ([a, b, c, d], [e, f, g, h]) = (ctrl[0].to_ne_bytes(), ctrl[1].to_ne_bytes());
-    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    pair(ctrl[0], ctrl[1])
 }
 
 impl EthSeg {
@@ -282,8 +291,7 @@ pub mod uar {
     /// ([`record::cq_arm`](super::record::cq_arm)).
     #[inline(always)]
     pub const fn cq_arm(arm: u32, cqn: u32) -> u64 {
-        let ([a, b, c, d], [e, f, g, h]) = (arm.to_ne_bytes(), cqn.to_be_bytes());
-        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+        super::pair(arm, cqn.to_be())
     }
 
     /// The store that returns event queue entries, in memory order.

@@ -75,7 +75,7 @@ proptest! {
                 // Only the bytes at the field's ends can be shared with others.
                 for at in (0..shape.len * 8).filter(|at| !own.contains(at)) {
                     if before[at / 8] != after[at / 8] {
-                        prop_assert_eq!(bit(&before, at), bit(&after, at), "{} bit {}", shape.name, at);
+                        prop_assert_eq!(bit(&before, at), bit(&after, at), "{} {}", shape.name, at);
                     }
                 }
             }
@@ -110,7 +110,8 @@ proptest! {
             cover(shape.fields, 0, &mut covered);
             let kept = (shape.without_reserved)(&bytes).expect("enough bytes");
             for (at, covered) in covered.into_iter().enumerate() {
-                prop_assert_eq!(bit(&kept, at), covered && bit(&bytes, at), "{} bit {}", shape.name, at);
+                let expected = covered && bit(&bytes, at);
+                prop_assert_eq!(bit(&kept, at), expected, "{} bit {}", shape.name, at);
             }
         }
     }

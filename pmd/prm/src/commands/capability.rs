@@ -36,6 +36,7 @@ layout! {
         relaxed_ordering_read_umr set_relaxed_ordering_read_umr: bool @ 0xd1;
         virtio_net_device_emualtion_manager set_virtio_net_device_emualtion_manager: bool @ 0xd9;
         virtio_blk_device_emualtion_manager set_virtio_blk_device_emualtion_manager: bool @ 0xda;
+        /// All `log_max_*` are powers of two.
         log_max_cq set_log_max_cq: u8 @ 0xdb +5;
         log_max_eq_sz set_log_max_eq_sz: u8 @ 0xe0 +8;
         relaxed_ordering_write set_relaxed_ordering_write: bool @ 0xe8;
@@ -59,6 +60,7 @@ layout! {
         eth_wqe_too_small set_eth_wqe_too_small: bool @ 0x132;
         vnic_env_cq_overrun set_vnic_env_cq_overrun: bool @ 0x139;
         log_max_ra_res_dc set_log_max_ra_res_dc: u8 @ 0x13a +6;
+        /// The firmware may announce that it dropped all pages of a function.
         release_all_pages set_release_all_pages: bool @ 0x145;
         must_not_use set_must_not_use: bool @ 0x146;
         roce_accl set_roce_accl: bool @ 0x149;
@@ -99,7 +101,9 @@ layout! {
         ports_check set_ports_check: bool @ 0x1b2;
         disable_link_up set_disable_link_up: bool @ 0x1b4;
         beacon_led set_beacon_led: bool @ 0x1b5;
+        /// A [`PortType`].
         port_type set_port_type: u8 @ 0x1b6 +2;
+        /// Ports of this function.
         num_ports set_num_ports: u8 @ 0x1b8 +8;
         pps set_pps: bool @ 0x1c1;
         pps_modify set_pps_modify: bool @ 0x1c2;
@@ -122,6 +126,7 @@ layout! {
         pci_sync_for_fw_update_event set_pci_sync_for_fw_update_event: bool @ 0x1f1;
         init2_lag_tx_port_affinity set_init2_lag_tx_port_affinity: bool @ 0x1f8;
         wqe_based_flow_table_update_cap set_wqe_based_flow_table_update_cap: bool @ 0x1fb;
+        /// 1: completions carry `user_index`.
         cqe_version set_cqe_version: u8 @ 0x1fc +4;
         compact_address_vector set_compact_address_vector: bool @ 0x200;
         striding_rq set_striding_rq: bool @ 0x201;
@@ -136,6 +141,7 @@ layout! {
         dc_connect_qp set_dc_connect_qp: bool @ 0x20d from "rdma-core mlx5_ifc.h";
         dc_cnak_trace set_dc_cnak_trace: bool @ 0x20e from "rdma-core mlx5_ifc.h";
         drain_sigerr set_drain_sigerr: bool @ 0x20f;
+        /// A [`CmdifChecksum`].
         cmdif_checksum set_cmdif_checksum: u8 @ 0x210 +2;
         sigerr_cqe set_sigerr_cqe: bool @ 0x212;
         wq_signature set_wq_signature: bool @ 0x214;
@@ -171,11 +177,14 @@ layout! {
         ud set_ud: bool @ 0x23d;
         uc set_uc: bool @ 0x23e;
         rc set_rc: bool @ 0x23f;
+        /// Doorbell pages have 4 KiB whatever the host's pages have.
         uar_4k set_uar_4k: bool @ 0x240;
         fl_rc_qp_when_roce_disabled set_fl_rc_qp_when_roce_disabled: bool @ 0x248;
         regexp_params set_regexp_params: bool @ 0x249;
+        /// Size of the doorbell area in MiB, as a power of two.
         uar_sz set_uar_sz: u8 @ 0x24a +6;
         port_selection_cap set_port_selection_cap: bool @ 0x250;
+        /// User memory objects exist without an owner.
         umem_uid_0 set_umem_uid_0: bool @ 0x252;
         log_pg_sz set_log_pg_sz: u8 @ 0x258 +8;
         bf set_bf: bool @ 0x260;
@@ -189,6 +198,7 @@ layout! {
         lag_native_fdb_selection set_lag_native_fdb_selection: bool @ 0x279;
         lag_master set_lag_master: bool @ 0x27b;
         num_lag_ports set_num_lag_ports: u8 @ 0x27c +4;
+        /// Bytes.
         max_wqe_sz_sq set_max_wqe_sz_sq: u16 @ 0x290 +16;
         shampo set_shampo: bool @ 0x2ab;
         max_wqe_sz_rq set_max_wqe_sz_rq: u16 @ 0x2b0 +16;
@@ -201,7 +211,8 @@ layout! {
         relaxed_ordering_read set_relaxed_ordering_read: bool @ 0x32a;
         log_max_pd set_log_max_pd: u8 @ 0x32b +5;
         pcie_reset_using_hotreset_method set_pcie_reset_using_hotreset_method: bool @ 0x335;
-        pci_sync_for_fw_update_with_driver_unload set_pci_sync_for_fw_update_with_driver_unload: bool @ 0x336;
+        pci_sync_for_fw_update_with_driver_unload
+            set_pci_sync_for_fw_update_with_driver_unload: bool @ 0x336;
         vnic_env_cnt_steering_fail set_vnic_env_cnt_steering_fail: bool @ 0x337;
         vport_counter_local_loopback set_vport_counter_local_loopback: bool @ 0x338;
         q_counter_aggregation set_q_counter_aggregation: bool @ 0x339;
@@ -256,12 +267,15 @@ layout! {
         crypto set_crypto: bool @ 0x469;
         ipsec_offload set_ipsec_offload: bool @ 0x46a;
         log_max_umem set_log_max_umem: u8 @ 0x46b +5;
+        /// If 0, `log_max_eq` holds.
         max_num_eqs set_max_num_eqs: u16 @ 0x470 +16;
         tls_tx set_tls_tx: bool @ 0x481;
         tls_rx set_tls_rx: bool @ 0x482;
         log_max_l2_table set_log_max_l2_table: u8 @ 0x483 +5;
+        /// Host page size, in powers of two above 4 KiB.
         log_uar_page_sz set_log_uar_page_sz: u16 @ 0x490 +16;
         device_frequency_mhz set_device_frequency_mhz: u32 @ 0x4c0 +32;
+        /// Of the internal timer and of timestamps.
         device_frequency_khz set_device_frequency_khz: u32 @ 0x4e0 +32;
         num_of_uars_per_page set_num_of_uars_per_page: u32 @ 0x520 +32;
         flex_parser_protocols set_flex_parser_protocols: u32 @ 0x540 +32;
@@ -307,8 +321,10 @@ layout! {
         flex_parser_id_icmp_dw0 set_flex_parser_id_icmp_dw0: u8 @ 0x6cc +4;
         flex_parser_id_icmpv6_dw1 set_flex_parser_id_icmpv6_dw1: u8 @ 0x6d0 +4;
         flex_parser_id_icmpv6_dw0 set_flex_parser_id_icmpv6_dw0: u8 @ 0x6d4 +4;
-        flex_parser_id_outer_first_mpls_over_gre set_flex_parser_id_outer_first_mpls_over_gre: u8 @ 0x6d8 +4;
-        flex_parser_id_outer_first_mpls_over_udp_label set_flex_parser_id_outer_first_mpls_over_udp_label: u8 @ 0x6dc +4;
+        flex_parser_id_outer_first_mpls_over_gre
+            set_flex_parser_id_outer_first_mpls_over_gre: u8 @ 0x6d8 +4;
+        flex_parser_id_outer_first_mpls_over_udp_label
+            set_flex_parser_id_outer_first_mpls_over_udp_label: u8 @ 0x6dc +4;
         max_num_match_definer set_max_num_match_definer: u16 @ 0x6e0 +16;
         sf_base_id set_sf_base_id: u16 @ 0x6f0 +16;
         flex_parser_id_gtpu_dw_2 set_flex_parser_id_gtpu_dw_2: u8 @ 0x700 +4;
@@ -319,9 +335,12 @@ layout! {
         data_direct set_data_direct: bool @ 0x752;
         max_dynamic_vf_msix_table_size set_max_dynamic_vf_msix_table_size: u16 @ 0x754 +12;
         log_max_num_header_modify_argument set_log_max_num_header_modify_argument: u8 @ 0x763 +5;
-        log_header_modify_argument_granularity_offset set_log_header_modify_argument_granularity_offset: u8 @ 0x768 +4;
-        log_header_modify_argument_granularity set_log_header_modify_argument_granularity: u8 @ 0x76c +4;
-        log_header_modify_argument_max_alloc set_log_header_modify_argument_max_alloc: u8 @ 0x773 +5;
+        log_header_modify_argument_granularity_offset
+            set_log_header_modify_argument_granularity_offset: u8 @ 0x768 +4;
+        log_header_modify_argument_granularity
+            set_log_header_modify_argument_granularity: u8 @ 0x76c +4;
+        log_header_modify_argument_max_alloc
+            set_log_header_modify_argument_max_alloc: u8 @ 0x773 +5;
         vhca_tunnel_commands set_vhca_tunnel_commands: u64 @ 0x780 +64;
         match_definer_format_supported set_match_definer_format_supported: u64 @ 0x7c0 +64;
     }

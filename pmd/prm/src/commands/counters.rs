@@ -11,12 +11,15 @@ command! {
     /// Frees a queue counter set.
     DeallocQCounter = DEALLOC_Q_COUNTER "dealloc_q_counter", DeallocQCounterIn => PlainOut;
     /// Allocates flow counters.
-    AllocFlowCounter = ALLOC_FLOW_COUNTER "alloc_flow_counter", AllocFlowCounterIn => AllocFlowCounterOut;
+    AllocFlowCounter = ALLOC_FLOW_COUNTER "alloc_flow_counter",
+        AllocFlowCounterIn => AllocFlowCounterOut;
     /// Reads flow counters; the tail is a list of
     /// [`TrafficCounter`](super::vport::TrafficCounter).
-    QueryFlowCounter = QUERY_FLOW_COUNTER "query_flow_counter", QueryFlowCounterIn => QueryFlowCounterOut + 16;
+    QueryFlowCounter = QUERY_FLOW_COUNTER "query_flow_counter",
+        QueryFlowCounterIn => QueryFlowCounterOut + 16;
     /// Frees a flow counter.
-    DeallocFlowCounter = DEALLOC_FLOW_COUNTER "dealloc_flow_counter", DeallocFlowCounterIn => PlainOut;
+    DeallocFlowCounter = DEALLOC_FLOW_COUNTER "dealloc_flow_counter",
+        DeallocFlowCounterIn => PlainOut;
 }
 
 layout! {

@@ -18,29 +18,44 @@ command! {
 layout! {
     /// Completion queue context.
     pub struct Cqc = "mlx5_ifc_cqc_bits", 64 bytes {
+        /// A [`CqStatus`].
         status set_status: u8 @ 0x0 +4;
+        /// `dbr_addr` is an offset into a user memory object.
         dbr_umem_valid set_dbr_umem_valid: bool @ 0x6;
         apu_cq set_apu_cq: bool @ 0x7;
+        /// A [`CqeSize`].
         cqe_sz set_cqe_sz: u8 @ 0x8 +3;
+        /// Collapsed: all completions go to the first entry.
         cc set_cc: bool @ 0xb;
         scqe_break_moderation_en set_scqe_break_moderation_en: bool @ 0xd;
+        /// Overrun is ignored; without it a full queue is an error.
         oi set_oi: bool @ 0xe;
+        /// A [`CqPeriodMode`].
         cq_period_mode set_cq_period_mode: u8 @ 0xf +2;
         cqe_comp_en set_cqe_comp_en: bool @ 0x11;
         mini_cqe_res_format set_mini_cqe_res_format: u8 @ 0x12 +2;
+        /// A [`CqState`].
         st set_st: u8 @ 0x14 +4;
         cqe_compression_layout set_cqe_compression_layout: u8 @ 0x1e +2;
+        /// Start of the ring in its first page, in 64-byte units.
         page_offset set_page_offset: u8 @ 0x54 +6;
+        /// Number of entries, as a power of two.
         log_cq_size set_log_cq_size: u8 @ 0x63 +5;
+        /// UAR whose page arms the queue.
         uar_page set_uar_page: u32 @ 0x68 +24;
+        /// Microseconds that an event may be held back.
         cq_period set_cq_period: u16 @ 0x84 +12;
+        /// Completions that end the wait for an event early.
         cq_max_count set_cq_max_count: u16 @ 0x90 +16;
+        /// Event queue that takes the events.
         c_eqn_or_apu_element set_c_eqn_or_apu_element: u32 @ 0xa0 +32;
+        /// Page size of the ring, in powers of two above 4 KiB.
         log_page_size set_log_page_size: u8 @ 0xc3 +5;
         last_notified_index set_last_notified_index: u32 @ 0x108 +24;
         last_solicit_index set_last_solicit_index: u32 @ 0x128 +24;
         consumer_counter set_consumer_counter: u32 @ 0x148 +24;
         producer_counter set_producer_counter: u32 @ 0x168 +24;
+        /// Device address of the doorbell record.
         dbr_addr set_dbr_addr: u64 @ 0x1c0 +64;
     }
 

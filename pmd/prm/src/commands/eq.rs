@@ -22,14 +22,23 @@ command! {
 layout! {
     /// Event queue context.
     pub struct Eqc = "mlx5_ifc_eqc_bits", 64 bytes {
+        /// An [`EqStatus`].
         status set_status: u8 @ 0x0 +4;
+        /// Collapsed: all events go to the first entry.
         ec set_ec: bool @ 0xd;
+        /// Overrun is ignored.
         oi set_oi: bool @ 0xe;
+        /// An [`EqState`].
         st set_st: u8 @ 0x14 +4;
+        /// Start of the ring in its first page, in 64-byte units.
         page_offset set_page_offset: u8 @ 0x54 +6;
+        /// Number of entries, as a power of two.
         log_eq_size set_log_eq_size: u8 @ 0x63 +5;
+        /// UAR whose page holds the doorbell.
         uar_page set_uar_page: u32 @ 0x68 +24;
+        /// Interrupt vector.
         intr set_intr: u16 @ 0xb4 +12;
+        /// Page size of the ring, in powers of two above 4 KiB.
         log_page_size set_log_page_size: u8 @ 0xc3 +5;
         consumer_counter set_consumer_counter: u32 @ 0x148 +24;
         producer_counter set_producer_counter: u32 @ 0x168 +24;

@@ -7,7 +7,8 @@ use crate::open_enum::open_enum;
 
 command! {
     /// Creates a flow table.
-    CreateFlowTable = CREATE_FLOW_TABLE "create_flow_table", CreateFlowTableIn => CreateFlowTableOut;
+    CreateFlowTable = CREATE_FLOW_TABLE "create_flow_table",
+        CreateFlowTableIn => CreateFlowTableOut;
     /// Changes a flow table's miss action.
     ModifyFlowTable = MODIFY_FLOW_TABLE "modify_flow_table", ModifyFlowTableIn => PlainOut;
     /// Reads a flow table back.
@@ -17,7 +18,8 @@ command! {
     /// Makes a table the first one that packets meet.
     SetFlowTableRoot = SET_FLOW_TABLE_ROOT "set_flow_table_root", SetFlowTableRootIn => PlainOut;
     /// Creates a group of entries with one mask.
-    CreateFlowGroup = CREATE_FLOW_GROUP "create_flow_group", CreateFlowGroupIn => CreateFlowGroupOut;
+    CreateFlowGroup = CREATE_FLOW_GROUP "create_flow_group",
+        CreateFlowGroupIn => CreateFlowGroupOut;
     /// Reads a group back.
     QueryFlowGroup = QUERY_FLOW_GROUP "query_flow_group", QueryFlowGroupIn => QueryFlowGroupOut;
     /// Destroys a group.
@@ -25,7 +27,8 @@ command! {
     /// Creates or changes an entry.
     SetFlowTableEntry = SET_FLOW_TABLE_ENTRY "set_fte", SetFlowTableEntryIn + 8 => PlainOut;
     /// Reads an entry back.
-    QueryFlowTableEntry = QUERY_FLOW_TABLE_ENTRY "query_fte", QueryFlowTableEntryIn => QueryFlowTableEntryOut + 8;
+    QueryFlowTableEntry = QUERY_FLOW_TABLE_ENTRY "query_fte",
+        QueryFlowTableEntryIn => QueryFlowTableEntryOut + 8;
     /// Deletes an entry.
     DeleteFlowTableEntry = DELETE_FLOW_TABLE_ENTRY "delete_fte", DeleteFlowTableEntryIn => PlainOut;
 }
@@ -35,12 +38,17 @@ layout! {
     pub struct FlowTableContext = "mlx5_ifc_flow_table_context_bits", 40 bytes {
         reformat_en set_reformat_en: bool @ 0x0;
         decap_en set_decap_en: bool @ 0x1;
+        /// Software steering owns the table.
         sw_owner set_sw_owner: bool @ 0x2;
         termination_table set_termination_table: bool @ 0x3;
+        /// A [`MissAction`].
         table_miss_action set_table_miss_action: u8 @ 0x4 +4;
+        /// Packets go from lower levels to higher ones only.
         level set_level: u8 @ 0x8 +8;
         rtc_valid set_rtc_valid: bool @ 0x10;
+        /// Number of entries, as a power of two.
         log_size set_log_size: u8 @ 0x18 +8;
+        /// Table for [`MissAction::FWD`].
         table_miss_id set_table_miss_id: u32 @ 0x28 +24;
         lag_master_next_table_id set_lag_master_next_table_id: u32 @ 0x48 +24;
         sw_owner_icm_root_1 set_sw_owner_icm_root_1: u64 @ 0xc0 +64 as "sws.sw_owner_icm_root_1";
@@ -57,9 +65,12 @@ layout! {
 
     /// One destination of a flow entry.
     pub struct Destination = "mlx5_ifc_dest_format_struct_bits", 8 bytes {
+        /// A [`DestinationType`].
         destination_type set_destination_type: u8 @ 0x0 +8;
+        /// Number of the table, interface or port.
         destination_id set_destination_id: u32 @ 0x8 +24;
-        destination_eswitch_owner_vhca_id_valid set_destination_eswitch_owner_vhca_id_valid: bool @ 0x20;
+        destination_eswitch_owner_vhca_id_valid
+            set_destination_eswitch_owner_vhca_id_valid: bool @ 0x20;
         packet_reformat set_packet_reformat: bool @ 0x21;
         destination_table_type set_destination_table_type: u8 @ 0x28 +8;
         destination_eswitch_owner_vhca_id set_destination_eswitch_owner_vhca_id: u16 @ 0x30 +16;
@@ -73,19 +84,25 @@ layout! {
     /// Flow entry context; the tail is the list of [`Destination`] and [`CounterEntry`].
     pub struct FlowContext = "mlx5_ifc_flow_context_bits", 768 bytes {
         push_vlan set_push_vlan: VlanTag @ 0x0;
+        /// Group whose mask the entry has.
         group_id set_group_id: u32 @ 0x20 +32;
+        /// Comes back in completions.
         flow_tag set_flow_tag: u32 @ 0x48 +24;
+        /// Bits of [`FlowAction`].
         action set_action: u16 @ 0x70 +16;
         extended_destination set_extended_destination: bool @ 0x80;
         uplink_hairpin_en set_uplink_hairpin_en: bool @ 0x81;
         flow_source set_flow_source: u8 @ 0x82 +2;
         encrypt_decrypt_type set_encrypt_decrypt_type: u8 @ 0x84 +4;
+        /// Destinations at the start of the tail.
         destination_list_size set_destination_list_size: u32 @ 0x88 +24;
+        /// Counters after them.
         flow_counter_list_size set_flow_counter_list_size: u32 @ 0xa8 +24;
         packet_reformat_id set_packet_reformat_id: u32 @ 0xc0 +32;
         modify_header_id set_modify_header_id: u32 @ 0xe0 +32;
         push_vlan_2 set_push_vlan_2: VlanTag @ 0x100;
         encrypt_decrypt_obj_id set_encrypt_decrypt_obj_id: u32 @ 0x120 +32;
+        /// Read under the mask of the group.
         match_value set_match_value: FteMatchParam @ 0x200;
     }
 
@@ -96,6 +113,7 @@ layout! {
         op_mod set_op_mod: u16 @ 0x30 +16;
         other_vport set_other_vport: bool @ 0x40;
         vport_number set_vport_number: u16 @ 0x50 +16;
+        /// A [`TableType`].
         table_type set_table_type: u8 @ 0x80 +8;
         flow_table_context set_flow_table_context: FlowTableContext @ 0xc0;
     }
@@ -116,7 +134,9 @@ layout! {
         op_mod set_op_mod: u16 @ 0x30 +16;
         other_vport set_other_vport: bool @ 0x40;
         vport_number set_vport_number: u16 @ 0x50 +16;
+        /// Bits of [`TableFields`].
         modify_field_select set_modify_field_select: u16 @ 0x70 +16;
+        /// A [`TableType`].
         table_type set_table_type: u8 @ 0x80 +8;
         table_id set_table_id: u32 @ 0xa8 +24;
         flow_table_context set_flow_table_context: FlowTableContext @ 0xc0;
@@ -168,13 +188,17 @@ layout! {
         op_mod set_op_mod: u16 @ 0x30 +16;
         other_vport set_other_vport: bool @ 0x40;
         vport_number set_vport_number: u16 @ 0x50 +16;
+        /// A [`TableType`].
         table_type set_table_type: u8 @ 0x80 +8;
         group_type set_group_type: u8 @ 0x8c +4;
         table_id set_table_id: u32 @ 0xa8 +24;
         source_eswitch_owner_vhca_id_valid set_source_eswitch_owner_vhca_id_valid: bool @ 0xc0;
+        /// First entry of the group.
         start_flow_index set_start_flow_index: u32 @ 0xe0 +32;
+        /// Last entry of the group, itself included.
         end_flow_index set_end_flow_index: u32 @ 0x120 +32;
         match_definer_id set_match_definer_id: u16 @ 0x150 +16;
+        /// Bits of [`MatchCriteria`].
         match_criteria_enable set_match_criteria_enable: u8 @ 0x1f8 +8;
         match_criteria set_match_criteria: FteMatchParam @ 0x200;
     }
@@ -222,10 +246,13 @@ layout! {
         op_mod set_op_mod: u16 @ 0x30 +16;
         other_vport set_other_vport: bool @ 0x40;
         vport_number set_vport_number: u16 @ 0x50 +16;
+        /// A [`TableType`].
         table_type set_table_type: u8 @ 0x80 +8;
         table_id set_table_id: u32 @ 0xa8 +24;
         ignore_flow_level set_ignore_flow_level: bool @ 0xc0;
+        /// Bits numbered by [`EntryField`]; `op_mod` 1 changes an entry, 0 makes one.
         modify_enable_mask set_modify_enable_mask: u8 @ 0xd8 +8;
+        /// Place of the entry in the table.
         flow_index set_flow_index: u32 @ 0x100 +32;
         flow_context set_flow_context: FlowContext @ 0x200;
     }

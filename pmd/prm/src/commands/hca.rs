@@ -19,7 +19,8 @@ command! {
     SetIssi = SET_ISSI "set_issi", SetIssiIn => PlainOut;
     /// Reads one capability group; `op_mod` from [`CapGroup`](super::capability::CapGroup).
     QueryHcaCap = QUERY_HCA_CAP "query_hca_cap", QueryHcaCapIn => QueryHcaCapOut;
-    /// Sets one capability group before `INIT_HCA`; `op_mod` from [`CapGroup`](super::capability::CapGroup).
+    /// Sets one capability group before `INIT_HCA`; `op_mod` from
+    /// [`CapGroup`](super::capability::CapGroup).
     SetHcaCap = SET_HCA_CAP "set_hca_cap", SetHcaCapIn => PlainOut;
     /// Starts the function after capabilities and init pages.
     InitHca = INIT_HCA "init_hca", InitHcaIn min 16 => PlainOut;
@@ -69,6 +70,7 @@ layout! {
         status set_status: u8 @ 0x0 +8;
         syndrome set_syndrome: u32 @ 0x20 +32;
         current_issi set_current_issi: u16 @ 0x50 +16;
+        /// Bit `n`: step `n` is spoken.
         supported_issi_dw0 set_supported_issi_dw0: u32 @ 0x360 +32;
     }
 
@@ -92,6 +94,7 @@ layout! {
     pub struct QueryHcaCapOut = "mlx5_ifc_query_hca_cap_out_bits", 4112 bytes {
         status set_status: u8 @ 0x0 +8;
         syndrome set_syndrome: u32 @ 0x20 +32;
+        /// The group's layout; [`QueryHcaCapOut::group`] reads it.
         capability set_capability: [u8; 4096] @ 0x80;
     }
 
@@ -102,6 +105,7 @@ layout! {
         other_function set_other_function: bool @ 0x40;
         ec_vf_function set_ec_vf_function: bool @ 0x41;
         function_id set_function_id: u16 @ 0x50 +16;
+        /// The group's layout; [`SetHcaCapIn::set_group`] writes it.
         capability set_capability: [u8; 4096] @ 0x80;
     }
 
@@ -117,6 +121,7 @@ layout! {
     pub struct TeardownHcaIn = "mlx5_ifc_teardown_hca_in_bits", 16 bytes {
         opcode set_opcode: u16 @ 0x0 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
+        /// A [`TeardownProfile`].
         profile set_profile: u16 @ 0x50 +16;
     }
 
@@ -124,6 +129,7 @@ layout! {
     pub struct TeardownHcaOut = "mlx5_ifc_teardown_hca_out_bits", 16 bytes {
         status set_status: u8 @ 0x0 +8;
         syndrome set_syndrome: u32 @ 0x20 +32;
+        /// Set if a forced close failed.
         state set_state: bool @ 0x7f;
     }
 

@@ -69,7 +69,8 @@ layout! {
         outer_esp_spi set_outer_esp_spi: u32 @ 0x180 +32;
     }
 
-    /// All that a flow can match; the fields after the inner headers belong to tunnels and registers.
+    /// All that a flow can match; what comes after the inner headers belongs to tunnels and
+    /// registers.
     pub struct FteMatchParam = "mlx5_ifc_fte_match_param_bits", 512 bytes {
         outer_headers set_outer_headers: FteMatchLyr24 @ 0x0;
         misc_parameters set_misc_parameters: FteMatchMisc @ 0x200;

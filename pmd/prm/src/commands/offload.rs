@@ -6,19 +6,24 @@ use crate::layout::layout;
 layout! {
     /// Ethernet offloads (group 1).
     pub struct EthernetOffloadCaps = "mlx5_ifc_per_protocol_networking_offload_caps_bits", 256 bytes {
+        /// Checksums are checked and written.
         csum_cap set_csum_cap: bool @ 0x0;
+        /// VLAN tags are stripped and inserted.
         vlan_cap set_vlan_cap: bool @ 0x1;
         lro_cap set_lro_cap: bool @ 0x2;
         lro_psh_flag set_lro_psh_flag: bool @ 0x3;
         lro_time_stamp set_lro_time_stamp: bool @ 0x4;
         wqe_vlan_insert set_wqe_vlan_insert: bool @ 0x7;
+        /// `self_lb_block` of an interface can be changed.
         self_lb_en_modifiable set_self_lb_en_modifiable: bool @ 0x8;
         self_lb_mc set_self_lb_mc: bool @ 0x9 from "DPDK mlx5_prm.h";
         self_lb_uc set_self_lb_uc: bool @ 0xa from "DPDK mlx5_prm.h";
         /// Most bytes of a large send, as a power of two; 0 if there is none.
         max_lso_cap set_max_lso_cap: u8 @ 0xb +5;
         multi_pkt_send_wqe set_multi_pkt_send_wqe: u8 @ 0x10 +2;
+        /// An [`InlineCapability`](crate::wqe::InlineCapability).
         wqe_inline_mode set_wqe_inline_mode: u8 @ 0x12 +2;
+        /// Indirection tables exist.
         rss_ind_tbl_cap set_rss_ind_tbl_cap: u8 @ 0x14 +4;
         reg_umr_sq set_reg_umr_sq: bool @ 0x18;
         scatter_fcs set_scatter_fcs: bool @ 0x19;
@@ -189,15 +194,24 @@ layout! {
         encap_general_header set_encap_general_header: bool @ 0x20;
         log_max_packet_reformat_context set_log_max_packet_reformat_context: u8 @ 0x2b +5;
         max_encap_header_size set_max_encap_header_size: u16 @ 0x36 +10;
-        flow_table_properties_nic_receive set_flow_table_properties_nic_receive: FlowTableProps @ 0x200;
-        flow_table_properties_nic_receive_rdma set_flow_table_properties_nic_receive_rdma: FlowTableProps @ 0x400;
-        flow_table_properties_nic_receive_sniffer set_flow_table_properties_nic_receive_sniffer: FlowTableProps @ 0x600;
-        flow_table_properties_nic_transmit set_flow_table_properties_nic_transmit: FlowTableProps @ 0x800;
-        flow_table_properties_nic_transmit_rdma set_flow_table_properties_nic_transmit_rdma: FlowTableProps @ 0xa00;
-        flow_table_properties_nic_transmit_sniffer set_flow_table_properties_nic_transmit_sniffer: FlowTableProps @ 0xc00;
-        sw_steering_nic_rx_action_drop_icm_address set_sw_steering_nic_rx_action_drop_icm_address: u64 @ 0x2000 +64;
-        sw_steering_nic_tx_action_drop_icm_address set_sw_steering_nic_tx_action_drop_icm_address: u64 @ 0x2040 +64;
-        sw_steering_nic_tx_action_allow_icm_address set_sw_steering_nic_tx_action_allow_icm_address: u64 @ 0x2080 +64;
+        flow_table_properties_nic_receive
+            set_flow_table_properties_nic_receive: FlowTableProps @ 0x200;
+        flow_table_properties_nic_receive_rdma
+            set_flow_table_properties_nic_receive_rdma: FlowTableProps @ 0x400;
+        flow_table_properties_nic_receive_sniffer
+            set_flow_table_properties_nic_receive_sniffer: FlowTableProps @ 0x600;
+        flow_table_properties_nic_transmit
+            set_flow_table_properties_nic_transmit: FlowTableProps @ 0x800;
+        flow_table_properties_nic_transmit_rdma
+            set_flow_table_properties_nic_transmit_rdma: FlowTableProps @ 0xa00;
+        flow_table_properties_nic_transmit_sniffer
+            set_flow_table_properties_nic_transmit_sniffer: FlowTableProps @ 0xc00;
+        sw_steering_nic_rx_action_drop_icm_address
+            set_sw_steering_nic_rx_action_drop_icm_address: u64 @ 0x2000 +64;
+        sw_steering_nic_tx_action_drop_icm_address
+            set_sw_steering_nic_tx_action_drop_icm_address: u64 @ 0x2040 +64;
+        sw_steering_nic_tx_action_allow_icm_address
+            set_sw_steering_nic_tx_action_allow_icm_address: u64 @ 0x2080 +64;
     }
 }
 

@@ -15,6 +15,7 @@ layout! {
     /// Input of `QUERY_PAGES`.
     pub struct QueryPagesIn = "mlx5_ifc_query_pages_in_bits", 16 bytes {
         opcode set_opcode: u16 @ 0x0 +16;
+        /// A [`PagesKind`].
         op_mod set_op_mod: u16 @ 0x30 +16;
         embedded_cpu_function set_embedded_cpu_function: bool @ 0x40;
         function_id set_function_id: u16 @ 0x50 +16;
@@ -33,9 +34,11 @@ layout! {
     /// Input of `MANAGE_PAGES`.
     pub struct ManagePagesIn = "mlx5_ifc_manage_pages_in_bits", 16 bytes {
         opcode set_opcode: u16 @ 0x0 +16;
+        /// A [`PagesAction`].
         op_mod set_op_mod: u16 @ 0x30 +16;
         embedded_cpu_function set_embedded_cpu_function: bool @ 0x40;
         function_id set_function_id: u16 @ 0x50 +16;
+        /// Pages given, or asked back.
         input_num_entries set_input_num_entries: u32 @ 0x60 +32;
     }
 
@@ -43,6 +46,7 @@ layout! {
     pub struct ManagePagesOut = "mlx5_ifc_manage_pages_out_bits", 16 bytes {
         status set_status: u8 @ 0x0 +8;
         syndrome set_syndrome: u32 @ 0x20 +32;
+        /// Pages that came back.
         output_num_entries set_output_num_entries: u32 @ 0x40 +32;
     }
 }

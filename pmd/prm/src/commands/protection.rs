@@ -16,42 +16,65 @@ command! {
     /// Destroys a memory key.
     DestroyMkey = DESTROY_MKEY "destroy_mkey", DestroyMkeyIn => PlainOut;
     /// Reads the reserved key and its relatives.
-    QuerySpecialContexts = QUERY_SPECIAL_CONTEXTS "query_special_contexts", QuerySpecialContextsIn => QuerySpecialContextsOut;
+    QuerySpecialContexts = QUERY_SPECIAL_CONTEXTS "query_special_contexts",
+        QuerySpecialContextsIn => QuerySpecialContextsOut;
     /// Allocates a transport domain.
-    AllocTransportDomain = ALLOC_TRANSPORT_DOMAIN "alloc_transport_domain", AllocTransportDomainIn => AllocTransportDomainOut;
+    AllocTransportDomain = ALLOC_TRANSPORT_DOMAIN "alloc_transport_domain",
+        AllocTransportDomainIn => AllocTransportDomainOut;
     /// Frees a transport domain.
-    DeallocTransportDomain = DEALLOC_TRANSPORT_DOMAIN "dealloc_transport_domain", DeallocTransportDomainIn => PlainOut;
+    DeallocTransportDomain = DEALLOC_TRANSPORT_DOMAIN "dealloc_transport_domain",
+        DeallocTransportDomainIn => PlainOut;
 }
 
 layout! {
     /// Memory key context.
     pub struct Mkc = "mlx5_ifc_mkc_bits", 64 bytes {
+        /// The key exists but maps nothing yet.
         free set_free: bool @ 0x1;
+        /// Upper part of [`Mkc::access_mode`].
         access_mode_4_2 set_access_mode_4_2: u8 @ 0x3 +3;
+        /// Writes may be reordered on PCIe.
         relaxed_ordering_write set_relaxed_ordering_write: bool @ 0xd;
         small_fence_on_rdma_read_response set_small_fence_on_rdma_read_response: bool @ 0xf;
+        /// A work request may change the key.
         umr_en set_umr_en: bool @ 0x10;
+        /// Atomic access is allowed.
         a set_a: bool @ 0x11;
+        /// Remote write is allowed.
         rw set_rw: bool @ 0x12;
+        /// Remote read is allowed.
         rr set_rr: bool @ 0x13;
+        /// Local write is allowed: what a receive buffer needs.
         lw set_lw: bool @ 0x14;
+        /// Local read is allowed: what a send buffer needs.
         lr set_lr: bool @ 0x15;
+        /// Lower part of [`Mkc::access_mode`].
         access_mode_1_0 set_access_mode_1_0: u8 @ 0x16 +2;
         ma_translation_mode set_ma_translation_mode: u8 @ 0x1a +2;
+        /// Queue pair that alone may use the key; all ones for any.
         qpn set_qpn: u32 @ 0x20 +24;
+        /// Lowest byte of the key, chosen by the driver.
         mkey_7_0 set_mkey_7_0: u8 @ 0x38 +8;
+        /// The key covers the whole 64-bit space; `length` is not used.
         length64 set_length64: bool @ 0x60;
+        /// Signature offload.
         bsf_en set_bsf_en: bool @ 0x61;
         sync_umr set_sync_umr: bool @ 0x62;
         expected_sigerr_count set_expected_sigerr_count: bool @ 0x65;
         en_rinval set_en_rinval: bool @ 0x67;
+        /// Protection domain.
         pd set_pd: u32 @ 0x68 +24;
+        /// First address as work requests give it.
         start_addr set_start_addr: u64 @ 0x80 +64;
+        /// Bytes.
         length set_length: u64 @ 0xc0 +64 as "len";
         bsf_octword_size set_bsf_octword_size: u32 @ 0x100 +32;
         crossing_target_vhca_id set_crossing_target_vhca_id: u16 @ 0x180 +16;
+        /// Size of the translation table, in 16-byte units.
         translations_octword_size set_translations_octword_size: u32 @ 0x1a0 +32;
+        /// Reads may be reordered on PCIe.
         relaxed_ordering_read set_relaxed_ordering_read: bool @ 0x1d9;
+        /// Page size of the translation, as a power of two.
         log_page_size set_log_page_size: u8 @ 0x1da +6;
     }
 
@@ -82,10 +105,12 @@ layout! {
         opcode set_opcode: u16 @ 0x0 +16;
         uid set_uid: u16 @ 0x10 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
+        /// Page faults are allowed.
         pg_access set_pg_access: bool @ 0x60;
         mkey_umem_valid set_mkey_umem_valid: bool @ 0x61;
         data_direct set_data_direct: bool @ 0x62;
         memory_key_mkey_entry set_memory_key_mkey_entry: Mkc @ 0x80;
+        /// Part of the tail that is given, in 16-byte units.
         translations_octword_actual_size set_translations_octword_actual_size: u32 @ 0x300 +32;
     }
 
@@ -93,6 +118,7 @@ layout! {
     pub struct CreateMkeyOut = "mlx5_ifc_create_mkey_out_bits", 16 bytes {
         status set_status: u8 @ 0x0 +8;
         syndrome set_syndrome: u32 @ 0x20 +32;
+        /// Upper 24 bits of the key; the lowest byte is `mkey_7_0`.
         mkey_index set_mkey_index: u32 @ 0x48 +24;
     }
 

@@ -15,7 +15,9 @@ layout! {
     /// Input of `ACCESS_REG`.
     pub struct AccessRegIn = "mlx5_ifc_access_register_in_bits", 16 bytes {
         opcode set_opcode: u16 @ 0x0 +16;
+        /// A [`RegisterAccess`].
         op_mod set_op_mod: u16 @ 0x30 +16;
+        /// A [`RegisterId`].
         register_id set_register_id: u16 @ 0x50 +16;
         argument set_argument: u32 @ 0x60 +32;
     }
@@ -32,18 +34,26 @@ layout! {
         an_disable_cap set_an_disable_cap: bool @ 0x2;
         local_port set_local_port: u8 @ 0x8 +8;
         plane_ind set_plane_ind: u8 @ 0x18 +4;
+        /// A [`PtysProtocol`].
         proto_mask set_proto_mask: u8 @ 0x1d +3;
+        /// An [`AutoNegotiation`].
         an_status set_an_status: u8 @ 0x20 +4;
         data_rate_oper set_data_rate_oper: u16 @ 0x30 +16;
+        /// Bits of [`ExtLinkMode`].
         ext_eth_proto_capability set_ext_eth_proto_capability: u32 @ 0x40 +32;
+        /// Bits of [`LinkMode`].
         eth_proto_capability set_eth_proto_capability: u32 @ 0x60 +32;
         ib_link_width_capability set_ib_link_width_capability: u16 @ 0x80 +16;
         ib_proto_capability set_ib_proto_capability: u16 @ 0x90 +16;
+        /// Bits of [`ExtLinkMode`].
         ext_eth_proto_admin set_ext_eth_proto_admin: u32 @ 0xa0 +32;
+        /// Bits of [`LinkMode`].
         eth_proto_admin set_eth_proto_admin: u32 @ 0xc0 +32;
         ib_link_width_admin set_ib_link_width_admin: u16 @ 0xe0 +16;
         ib_proto_admin set_ib_proto_admin: u16 @ 0xf0 +16;
+        /// Bits of [`ExtLinkMode`].
         ext_eth_proto_oper set_ext_eth_proto_oper: u32 @ 0x100 +32;
+        /// Bits of [`LinkMode`].
         eth_proto_oper set_eth_proto_oper: u32 @ 0x120 +32;
         ib_link_width_oper set_ib_link_width_oper: u16 @ 0x140 +16;
         ib_proto_oper set_ib_proto_oper: u16 @ 0x150 +16;
@@ -55,10 +65,15 @@ layout! {
     pub struct Paos = "mlx5_ifc_paos_reg_bits", 16 bytes {
         swid set_swid: u8 @ 0x0 +8;
         local_port set_local_port: u8 @ 0x8 +8;
+        /// A [`PortStatus`].
         admin_status set_admin_status: u8 @ 0x14 +4;
+        /// A [`PortStatus`].
         oper_status set_oper_status: u8 @ 0x1c +4;
+        /// `admin_status` is to be set.
         ase set_ase: bool @ 0x20;
+        /// `e` is to be set.
         ee set_ee: bool @ 0x21;
+        /// When the port raises events: 0 never, 1 always, 2 once.
         e set_e: u8 @ 0x3e +2;
     }
 

@@ -19,22 +19,35 @@ command! {
 layout! {
     /// Receive queue context.
     pub struct Rqc = "mlx5_ifc_rqc_bits", 240 bytes {
+        /// The reserved key may be used.
         rlky set_rlky: bool @ 0x0;
+        /// Packets wait for buffers instead of being dropped.
         delay_drop_en set_delay_drop_en: bool @ 0x1;
+        /// The frame check sequence is kept.
         scatter_fcs set_scatter_fcs: bool @ 0x2;
+        /// VLAN tags stay in the packet (stripping is off).
         vsd set_vsd: bool @ 0x3;
+        /// A [`MemRqType`].
         mem_rq_type set_mem_rq_type: u8 @ 0x4 +4;
+        /// An [`RqState`].
         state set_state: u8 @ 0x8 +4;
+        /// Posted WQEs are flushed with errors when the queue fails.
         flush_in_error_en set_flush_in_error_en: bool @ 0xd;
         hairpin set_hairpin: bool @ 0xe;
+        /// A [`TimestampFormat`](super::sq::TimestampFormat).
         ts_format set_ts_format: u8 @ 0x1a +2;
+        /// Comes back in completions where the function says so.
         user_index set_user_index: u32 @ 0x28 +24;
+        /// Completion queue.
         cqn set_cqn: u32 @ 0x48 +24;
+        /// Queue counter set that counts packets without a buffer.
         counter_set_id set_counter_set_id: u8 @ 0x60 +8;
+        /// The shared pool, for [`MemRqType::RMP`].
         rmpn set_rmpn: u32 @ 0x88 +24;
         hairpin_peer_sq set_hairpin_peer_sq: u32 @ 0xa8 +24;
         hairpin_peer_vhca set_hairpin_peer_vhca: u16 @ 0xd0 +16;
-        shampo_no_match_alignment_granularity set_shampo_no_match_alignment_granularity: u8 @ 0x126 +2;
+        shampo_no_match_alignment_granularity
+            set_shampo_no_match_alignment_granularity: u8 @ 0x126 +2;
         shampo_match_criteria_type set_shampo_match_criteria_type: u8 @ 0x12e +2;
         reservation_timeout set_reservation_timeout: u16 @ 0x130 +16;
         wq set_wq: Wq @ 0x180;
@@ -60,8 +73,10 @@ layout! {
         opcode set_opcode: u16 @ 0x0 +16;
         uid set_uid: u16 @ 0x10 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
+        /// State that the queue is in now; the command is refused if it is not.
         rq_state set_rq_state: u8 @ 0x40 +4;
         rqn set_rqn: u32 @ 0x48 +24;
+        /// Which fields apply besides the state: [`RqFields`].
         modify_bitmask set_modify_bitmask: u64 @ 0x80 +64;
         ctx set_ctx: Rqc @ 0x100;
     }

@@ -37,32 +37,47 @@ layout! {
         strict_lag_tx_port_affinity set_strict_lag_tx_port_affinity: bool @ 0x0;
         tls_en set_tls_en: bool @ 0x1;
         lag_tx_port_affinity set_lag_tx_port_affinity: u8 @ 0x4 +4;
+        /// Ethernet priority, in the upper three bits.
         prio set_prio: u8 @ 0xc +4;
+        /// Transport domain.
         transport_domain set_transport_domain: u32 @ 0x128 +24;
         underlay_qpn set_underlay_qpn: u32 @ 0x148 +24;
+        /// Protection domain, for offloads that need one.
         pd set_pd: u32 @ 0x168 +24;
     }
 
     /// Which packet fields an RSS hash reads.
     pub struct RxHashFieldSelect = "mlx5_ifc_rx_hash_field_select_bits", 4 bytes {
+        /// An [`L3Protocol`]: packets of the other are not hashed.
         l3_prot_type set_l3_prot_type: bool @ 0x0;
+        /// An [`L4Protocol`].
         l4_prot_type set_l4_prot_type: bool @ 0x1;
+        /// Bits of [`RxHashField`].
         selected_fields set_selected_fields: u32 @ 0x2 +30;
     }
 
     /// Transport interface receive context.
     pub struct Tirc = "mlx5_ifc_tirc_bits", 240 bytes {
+        /// A [`DispType`].
         disp_type set_disp_type: u8 @ 0x20 +4;
         tls_en set_tls_en: bool @ 0x24;
         lro_timeout_period_usecs set_lro_timeout_period_usecs: u16 @ 0x84 +16;
+        /// Bits of [`PacketMerge`].
         packet_merge_mask set_packet_merge_mask: u8 @ 0x94 +4;
+        /// In 256-byte units.
         lro_max_ip_payload_size set_lro_max_ip_payload_size: u8 @ 0x98 +8;
+        /// Receive queue of a direct interface.
         inline_rqn set_inline_rqn: u32 @ 0xe8 +24;
+        /// Both directions of a flow hash alike.
         rx_hash_symmetric set_rx_hash_symmetric: bool @ 0x100;
         tunneled_offload_en set_tunneled_offload_en: bool @ 0x102;
+        /// Indirection table of an RSS interface.
         indirect_table set_indirect_table: u32 @ 0x108 +24;
+        /// An [`RxHashFn`].
         rx_hash_fn set_rx_hash_fn: u8 @ 0x120 +4;
+        /// Bits of [`SelfLbBlock`].
         self_lb_block set_self_lb_block: u8 @ 0x126 +2;
+        /// Transport domain.
         transport_domain set_transport_domain: u32 @ 0x128 +24;
         rx_hash_toeplitz_key set_rx_hash_toeplitz_key: [u8; 40] @ 0x140;
         rx_hash_field_selector_outer set_rx_hash_field_selector_outer: RxHashFieldSelect @ 0x280;
@@ -72,8 +87,10 @@ layout! {
     /// RSS indirection table context; the tail is a list of [`RqNum`].
     pub struct Rqtc = "mlx5_ifc_rqtc_bits", 240 bytes {
         list_q_type set_list_q_type: u8 @ 0xa5 +3;
+        /// Entries that the table can ever have.
         rqt_max_size set_rqt_max_size: u16 @ 0xb0 +16;
         rq_vhca_id_format set_rq_vhca_id_format: bool @ 0xc0;
+        /// Entries that it has; a power of two.
         rqt_actual_size set_rqt_actual_size: u16 @ 0xd0 +16;
     }
 

@@ -6,15 +6,19 @@ use crate::open_enum::open_enum;
 
 command! {
     /// Reads link state and administrative state.
-    QueryVportState = QUERY_VPORT_STATE "query_vport_state", QueryVportStateIn => QueryVportStateOut;
+    QueryVportState = QUERY_VPORT_STATE "query_vport_state",
+        QueryVportStateIn => QueryVportStateOut;
     /// Sets the administrative state.
     ModifyVportState = MODIFY_VPORT_STATE "modify_vport_state", ModifyVportStateIn => PlainOut;
     /// Reads the context; `allowed_list_type` chooses the list.
-    QueryNicVportContext = QUERY_NIC_VPORT_CONTEXT "query_nic_vport_context", QueryNicVportContextIn => QueryNicVportContextOut + 8;
+    QueryNicVportContext = QUERY_NIC_VPORT_CONTEXT "query_nic_vport_context",
+        QueryNicVportContextIn => QueryNicVportContextOut + 8;
     /// Changes the selected fields of the context.
-    ModifyNicVportContext = MODIFY_NIC_VPORT_CONTEXT "modify_nic_vport_context", ModifyNicVportContextIn + 8 => PlainOut;
+    ModifyNicVportContext = MODIFY_NIC_VPORT_CONTEXT "modify_nic_vport_context",
+        ModifyNicVportContextIn + 8 => PlainOut;
     /// Reads the traffic counters of the port.
-    QueryVportCounter = QUERY_VPORT_COUNTER "query_vport_counter", QueryVportCounterIn => QueryVportCounterOut;
+    QueryVportCounter = QUERY_VPORT_COUNTER "query_vport_counter",
+        QueryVportCounterIn => QueryVportCounterOut;
     /// Reads the diagnostic counters of the port.
     QueryVnicEnv = QUERY_VNIC_ENV "query_vnic_env", QueryVnicEnvIn => QueryVnicEnvOut;
 }
@@ -33,10 +37,12 @@ layout! {
 
     /// Context of a NIC virtual port; the tail is the list of [`MacAddress`] or [`VlanEntry`].
     pub struct NicVportContext = "mlx5_ifc_nic_vport_context_bits", 256 bytes {
+        /// An [`InlineMode`](crate::wqe::InlineMode).
         min_wqe_inline_mode set_min_wqe_inline_mode: u8 @ 0x5 +3;
         disable_mc_local_lb set_disable_mc_local_lb: bool @ 0x1d;
         disable_uc_local_lb set_disable_uc_local_lb: bool @ 0x1e;
         roce_en set_roce_en: bool @ 0x1f;
+        /// Changes raise an event, once.
         arm_change_event set_arm_change_event: bool @ 0x20;
         event_on_mtu set_event_on_mtu: bool @ 0x3b;
         event_on_promisc_change set_event_on_promisc_change: bool @ 0x3c;
@@ -47,16 +53,23 @@ layout! {
         affiliation_criteria set_affiliation_criteria: u8 @ 0x4c +4;
         affiliated_vhca_id set_affiliated_vhca_id: u16 @ 0x50 +16;
         sd_group set_sd_group: u8 @ 0x101 +3;
+        /// Largest packet, Ethernet header included.
         mtu set_mtu: u16 @ 0x130 +16;
         system_image_guid set_system_image_guid: u64 @ 0x140 +64;
         port_guid set_port_guid: u64 @ 0x180 +64;
         node_guid set_node_guid: u64 @ 0x1c0 +64;
         qkey_violation_counter set_qkey_violation_counter: u16 @ 0x340 +16;
+        /// All unicast packets are taken.
         promisc_uc set_promisc_uc: bool @ 0x780;
+        /// All multicast packets are taken.
         promisc_mc set_promisc_mc: bool @ 0x781;
+        /// All packets are taken.
         promisc_all set_promisc_all: bool @ 0x782;
+        /// A [`VportList`].
         allowed_list_type set_allowed_list_type: u8 @ 0x785 +3;
+        /// Entries of the tail.
         allowed_list_size set_allowed_list_size: u16 @ 0x794 +12;
+        /// The address of the port.
         permanent_address set_permanent_address: MacAddress @ 0x7a0;
     }
 
@@ -113,7 +126,9 @@ layout! {
     pub struct QueryVportStateOut = "mlx5_ifc_query_vport_state_out_bits", 16 bytes {
         status set_status: u8 @ 0x0 +8;
         syndrome set_syndrome: u32 @ 0x20 +32;
+        /// A [`VportAdminState`].
         admin_state set_admin_state: u8 @ 0x78 +4;
+        /// A [`VportState`].
         state set_state: u8 @ 0x7c +4;
     }
 
