@@ -154,7 +154,7 @@ fn mac(key: &str, given: &str) -> Result<[u8; 6], EmuError> {
 }
 
 /// The raw settings of one function's wire, before they are put together.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq)]
 struct WireKeys {
     kind: Option<String>,
     input: Option<PathBuf>,
@@ -166,6 +166,12 @@ struct WireKeys {
     flows: Option<u32>,
     seed: Option<u64>,
     lossy: Option<bool>,
+}
+
+impl WireKeys {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl EmulatorConfig {
@@ -216,6 +222,13 @@ impl EmulatorConfig {
                     }
                 }
             }
+        }
+        // Ports that nothing was said about come joined two by two.
+        let silent = wires.iter().all(|wire| wire.is_empty());
+        if silent && ports % 2 == 0 {
+            wires
+                .iter_mut()
+                .for_each(|wire| wire.kind = Some("pair".into()));
         }
         for (at, wire) in wires.into_iter().enumerate() {
             let joined = join(at, ports, wire)?;
@@ -363,4 +376,91 @@ fn join(at: usize, ports: usize, keys: WireKeys) -> Result<WireConfig, EmuError>
         kind,
         lossy: keys.lossy.unwrap_or(false),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<EmulatorConfig, EmuError> {
+        let pairs = text
+            .split_whitespace()
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+        EmulatorConfig::from_keys(pairs)
+    }
+
+    fn wires(text: &str) -> Vec<WireKind> {
+        read(text)
+            .unwrap()
+            .functions
+            .into_iter()
+            .map(|function| function.wire.kind)
+            .collect()
+    }
+
+    #[test]
+    fn two_ports_come_joined() {
+        let pair = vec![WireKind::Pair { peer: 1 }, WireKind::Pair { peer: 0 }];
+        assert_eq!(wires("ports=2"), pair);
+        assert_eq!(wires("wire=pair ports=2"), pair);
+        assert_eq!(wires(""), [WireKind::Null]);
+        assert_eq!(
+            wires("ports=2 wire0=loop"),
+            [WireKind::Loop, WireKind::Null]
+        );
+    }
+
+    #[test]
+    fn captures_in_and_out() {
+        let wires = wires("ports=2 wire0=pcap in0=a.pcap repeat0=3 out1=b.pcapng");
+        let input = PcapConfig {
+            input: Some("a.pcap".into()),
+            repeat: 3,
+            ..Default::default()
+        };
+        let output = PcapConfig {
+            output: Some("b.pcapng".into()),
+            repeat: 1,
+            ..Default::default()
+        };
+        assert_eq!(wires, [WireKind::Pcap(input), WireKind::Pcap(output)]);
+    }
+
+    #[test]
+    fn numbered_keys_win_in_any_order() {
+        let config =
+            read("model1=cx7 ports=2 model=cx4lx mac1=02:00:00:00:00:07 strict=off").unwrap();
+        assert_eq!(config.functions[0].model, Model::ConnectX4Lx);
+        assert_eq!(config.functions[1].model, Model::ConnectX7);
+        assert_eq!(config.functions[1].mac, Some([2, 0, 0, 0, 0, 7]));
+        assert!(!config.strict);
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        for (text, parts) in [
+            ("prots=2", vec!["prots", "ports"]),
+            ("ports=9", vec!["ports=9", "1 to 8"]),
+            ("ports=0", vec!["ports=0", "1 to 8"]),
+            ("strict1=on", vec!["strict1"]),
+            ("ports=2 wire2=loop", vec!["function 2", "has 2"]),
+            ("wire=rope", vec!["rope", "loop, pair, null, gen or pcap"]),
+            ("wire=pair", vec!["ports=2"]),
+            ("model=cx3", vec!["cx3", "cx4lx"]),
+            ("mac=01:00:00:00:00:01", vec!["unicast"]),
+            ("mac=2:0:0:0:0:1", vec!["unicast"]),
+            ("wire=loop in=x.pcap", vec!["wire=pcap"]),
+            ("wire=pcap in=x.pcap count=3", vec!["wire=gen"]),
+            ("wire=null rate=3", vec!["rate"]),
+            ("vectors=many", vec!["vectors=many", "number"]),
+            ("idle=never", vec!["adaptive"]),
+            ("lossy=perhaps", vec!["on or off"]),
+            ("firmware=16", vec!["major.minor.subminor"]),
+        ] {
+            let message = read(text).unwrap_err().to_string();
+            for part in parts {
+                assert!(message.contains(part), "{text}: {message}");
+            }
+        }
+    }
 }

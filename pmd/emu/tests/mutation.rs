@@ -210,6 +210,7 @@ fn running() -> Vec<Case> {
             Opcode::CREATE_MKEY,
             |world| world.mkey_input(),
             &[
+                value("pg_access", 1),
                 offered("memory_key_mkey_entry.access_mode_1_0", 3),
                 value("memory_key_mkey_entry.qpn", 1),
                 value("memory_key_mkey_entry.length64", 0),
@@ -375,6 +376,7 @@ fn running() -> Vec<Case> {
                 absent("ctx.cqn", NOTHING),
                 absent("ctx.counter_set_id", 0xee),
                 offered("ctx.wq.wq_type", 2),
+                value("ctx.wq.end_padding_mode", 2),
                 absent("ctx.wq.pd", NOTHING),
                 address("ctx.wq.dbr_addr"),
                 limit("ctx.wq.log_wq_stride", 1),

@@ -13,11 +13,16 @@ const FIRST_DOMAIN: u64 = 1;
 /// A key that is bound to no queue pair.
 const ANY_QP: u32 = 0xff_ffff;
 
+/// A page that may be read and written: the low bits of its entry, where `pg_access` says that
+/// entries have such bits (rdma-core `mlx5_vfio.c`, `MLX5_MTT_PRESENT`).
+const PAGE_PRESENT: u64 = 3;
+
 const ACCESS_PHYSICAL: u8 = 0;
 const ACCESS_PAGES: u8 = 1;
 
 pub(super) fn commands() -> Vec<Spec> {
     let mkey = [
+        "pg_access",
         "memory_key_mkey_entry.lw",
         "memory_key_mkey_entry.lr",
         "memory_key_mkey_entry.access_mode_1_0",
@@ -102,6 +107,7 @@ fn translation(context: &Mkc, input: &CreateMkeyIn, call: &Call<'_>) -> Result<T
             )?;
             ensure(context.translations_octword_size() == 0, Stop::value(total))?;
             ensure(call.tail.is_empty(), Stop::because(Reason::InputLength))?;
+            ensure(!input.pg_access(), Stop::value("pg_access"))?;
             let no_pages = Stop::value("memory_key_mkey_entry.log_page_size");
             ensure(context.log_page_size() == 0, no_pages)?;
             Ok(Translation::Physical)
@@ -132,9 +138,12 @@ fn translation(context: &Mkc, input: &CreateMkeyIn, call: &Call<'_>) -> Result<T
             ensure(context.length() > 0 && needed <= pages.len() as u64, long)?;
             // The list comes in pairs: the last one may be padding.
             pages.truncate(needed as usize);
-            let good = |address: &u64| address % page == 0;
+            // Rights of single pages are not told apart: each has both or the list is refused.
+            let rights = if input.pg_access() { PAGE_PRESENT } else { 0 };
+            let good = |entry: &u64| entry % page == rights;
             let bad = Stop::field(Reason::BadAddress, "translations_octword_actual_size");
             ensure(pages.iter().all(good), bad)?;
+            pages.iter_mut().for_each(|entry| *entry &= !PAGE_PRESENT);
             Ok(Translation::Pages {
                 pages,
                 log_page_size,

@@ -10,6 +10,8 @@ use pollux_prm::command::PlainOut;
 use pollux_prm::commands::rq::*;
 
 const FIRST: u64 = 0x200;
+/// Largest end padding mode that exists.
+const PAD_ALIGNED: u8 = 1;
 
 /// Bits of MODIFY_RQ's bitmask (kernel `mlx5_ifc.h`, `MODIFY_RQ_IN_MODIFY_BITMASK_*`).
 const CHANGE_VSD: u64 = 1 << 1;
@@ -25,6 +27,7 @@ pub(super) fn commands() -> Vec<Spec> {
         "ctx.cqn",
         "ctx.counter_set_id",
         "ctx.wq.wq_type",
+        "ctx.wq.end_padding_mode",
         "ctx.wq.pd",
         "ctx.wq.dbr_addr",
         "ctx.wq.log_wq_stride",
@@ -87,6 +90,12 @@ fn create(firmware: &mut Firmware, input: &CreateRqIn, call: &Call<'_>) -> Answe
         Stop::field(Reason::Limit, "ctx.wq.log_wq_stride"),
     )?;
     let ring = work_queue(&wq, stride, &limits, call)?;
+    // Aligned padding lets the device write up to the end of the last cache line; this one never
+    // does. Every Linux driver asks for it.
+    ensure(
+        wq.end_padding_mode() <= PAD_ALIGNED,
+        Stop::value("ctx.wq.end_padding_mode"),
+    )?;
     let rqn = firmware.number(Kind::Rq, FIRST, limits.rqs - FIRST)?;
     firmware.data.create_rq(RqSpec {
         rqn,
