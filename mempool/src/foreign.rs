@@ -26,7 +26,6 @@
 #![allow(unsafe_code)] // raw access to mapped memory; bounds proven at construction
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::mem::{MaybeUninit, size_of};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -36,6 +35,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 use crate::error::MemoryError;
 use crate::raw_copy;
 use crate::segment::Segment;
+
+mod cells;
+
+pub use cells::{Cells, CellsRef, Index, Row};
 
 /// A range of a segment.
 ///
@@ -197,13 +200,9 @@ impl Window {
             })?;
         let base = self.at("cells", offset, bytes)?;
         check_aligned("cells", base, word_of(size_of::<T>()))?;
-        Ok(Cells {
-            // SAFETY: `at` gave a pointer into the mapping, which is never null.
-            base: unsafe { NonNull::new_unchecked(base) },
-            mask: count - 1,
-            window: self.window(offset, bytes)?,
-            cell: PhantomData,
-        })
+        // SAFETY: `at` gave a pointer into the mapping, which is never null.
+        let base = unsafe { NonNull::new_unchecked(base) };
+        Ok(Cells::new(base, count, self.window(offset, bytes)?))
     }
 
     /// Copies `into.len()` bytes out.
@@ -422,214 +421,6 @@ word!(Word8, AtomicU8, u8, word8, "8");
 word!(Word16, AtomicU16, u16, word16, "16");
 word!(Word32, AtomicU32, u32, word32, "32");
 word!(Word64, AtomicU64, u64, word64, "64");
-
-/// A ring index: `usize`, `u32` or `u16`, reduced by the mask of the ring.
-pub trait Index: Copy {
-    /// The index as `usize`.
-    fn index(self) -> usize;
-}
-
-impl Index for usize {
-    #[inline(always)]
-    fn index(self) -> usize {
-        self
-    }
-}
-
-impl Index for u32 {
-    #[inline(always)]
-    fn index(self) -> usize {
-        self as usize
-    }
-}
-
-impl Index for u16 {
-    #[inline(always)]
-    fn index(self) -> usize {
-        usize::from(self)
-    }
-}
-
-/// A power-of-two array of `T`-sized cells in foreign memory.
-///
-/// Any index is good: it is reduced by a mask, so a free-running counter can be used as
-/// it is. Offsets within a cell are type parameters and checked at compile time. Reads
-/// and writes are copies; see the module's text for how.
-pub struct Cells<T> {
-    base: NonNull<u8>,
-    mask: usize,
-    window: Window,
-    cell: PhantomData<fn() -> T>,
-}
-
-// SAFETY: the pointer is used for atomic accesses only, and the window keeps the mapping
-// alive; no T is stored in or borrowed from here.
-unsafe impl<T> Send for Cells<T> {}
-// SAFETY: as above.
-unsafe impl<T> Sync for Cells<T> {}
-
-impl<T> Clone for Cells<T> {
-    fn clone(&self) -> Self {
-        Self {
-            base: self.base,
-            mask: self.mask,
-            window: self.window.clone(),
-            cell: PhantomData,
-        }
-    }
-}
-
-impl<T> fmt::Debug for Cells<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Cells({} x {} bytes, {:?})",
-            self.mask + 1,
-            size_of::<T>(),
-            self.window
-        )
-    }
-}
-
-impl<T> Cells<T> {
-    /// Number of cells, a power of two.
-    #[inline]
-    pub fn count(&self) -> usize {
-        self.mask + 1
-    }
-
-    /// Number of cells minus one.
-    #[inline]
-    pub fn mask(&self) -> usize {
-        self.mask
-    }
-
-    /// The window of exactly these cells.
-    pub fn window(&self) -> &Window {
-        &self.window
-    }
-
-    /// Where cell `i` starts, in bytes from the first cell.
-    #[inline(always)]
-    pub fn byte_offset(&self, i: impl Index) -> usize {
-        (i.index() & self.mask) * size_of::<T>()
-    }
-
-    #[inline(always)]
-    fn at(&self, i: impl Index) -> *mut u8 {
-        // SAFETY: the masked index is below the count, and count * size_of::<T>() bytes
-        // from `base` were checked to be mapped.
-        unsafe { self.base.add(self.byte_offset(i)) }.as_ptr()
-    }
-
-    /// Copies cell `i` out.
-    #[inline(always)]
-    pub fn read(&self, i: impl Index) -> T
-    where
-        T: FromBytes,
-    {
-        let mut value = MaybeUninit::<T>::uninit();
-        // SAFETY: a whole cell is mapped there; its base was checked to be aligned for
-        // word_of(size), and cells keep that alignment. Any bits are a T (FromBytes).
-        unsafe {
-            load_words::<T>(self.at(i), value.as_mut_ptr().cast());
-            value.assume_init()
-        }
-    }
-
-    /// Copies a value into cell `i`.
-    #[inline(always)]
-    pub fn write(&self, i: impl Index, value: &T)
-    where
-        T: IntoBytes + Immutable,
-    {
-        // SAFETY: as for `read`; `value` has no padding (IntoBytes).
-        unsafe { store_words::<T>(self.at(i), std::ptr::from_ref(value).cast()) };
-    }
-
-    /// Copies the part of cell `i` that starts at byte `OFF` and has the size of `U`.
-    #[inline(always)]
-    pub fn read_part<U: FromBytes, const OFF: usize>(&self, i: impl Index) -> U {
-        const { assert!(OFF + size_of::<U>() <= size_of::<T>()) };
-        const { assert!(word_of(OFF | size_of::<T>()) >= word_of(size_of::<U>())) };
-        let mut value = MaybeUninit::<U>::uninit();
-        // SAFETY: inside the cell and aligned for its words by the assertions above.
-        unsafe {
-            load_words::<U>(self.at(i).add(OFF), value.as_mut_ptr().cast());
-            value.assume_init()
-        }
-    }
-
-    /// Copies a value over the part of cell `i` that starts at byte `OFF`.
-    #[inline(always)]
-    pub fn write_part<U: IntoBytes + Immutable, const OFF: usize>(&self, i: impl Index, value: &U) {
-        const { assert!(OFF + size_of::<U>() <= size_of::<T>()) };
-        const { assert!(word_of(OFF | size_of::<T>()) >= word_of(size_of::<U>())) };
-        // SAFETY: inside the cell and aligned for its words by the assertions above.
-        unsafe { store_words::<U>(self.at(i).add(OFF), std::ptr::from_ref(value).cast()) };
-    }
-
-    /// A hint to fetch cell `i` into the cache.
-    #[inline(always)]
-    pub fn prefetch(&self, i: impl Index) {
-        raw_copy::prefetch(self.at(i));
-    }
-
-    /// Copies bytes into consecutive cells, starting at byte `skip` of cell `i` and going
-    /// on at the first cell after the last one. At most the array's own size is copied.
-    #[inline]
-    pub fn copy_in(&self, i: impl Index, skip: usize, from: &[u8]) {
-        let size = (self.mask + 1) * size_of::<T>();
-        let start = self.byte_offset(i).wrapping_add(skip) & (size.next_power_of_two() - 1);
-        let start = if start < size { start } else { 0 };
-        let len = from.len().min(size);
-        let first = len.min(size - start);
-        // SAFETY: start + first <= size, and len - first <= start <= size; `from` holds
-        // `len` bytes.
-        unsafe {
-            raw_copy::copy(from.as_ptr(), self.base.as_ptr().add(start), first);
-            raw_copy::copy(from.as_ptr().add(first), self.base.as_ptr(), len - first);
-        }
-    }
-}
-
-macro_rules! cell_word {
-    ($load:ident, $store:ident, $word:ident, $make:ident, $atomic:ty, $int:ty) => {
-        impl<T> Cells<T> {
-            #[doc = concat!("Reads the `", stringify!($int), "` at byte `OFF` of cell `i`, in the CPU's byte order.")]
-            #[inline(always)]
-            pub fn $load<const OFF: usize>(&self, i: impl Index, order: Ordering) -> $int {
-                const { assert!(OFF % size_of::<$int>() == 0 && size_of::<T>() % size_of::<$int>() == 0) };
-                const { assert!(OFF + size_of::<$int>() <= size_of::<T>()) };
-                // SAFETY: inside the cell and aligned, by the assertions above and the
-                // alignment of the first cell; atomics may race.
-                unsafe { <$atomic>::from_ptr(self.at(i).add(OFF).cast()) }.load(load_order(order))
-            }
-
-            #[doc = concat!("Writes the `", stringify!($int), "` at byte `OFF` of cell `i`, in the CPU's byte order.")]
-            #[inline(always)]
-            pub fn $store<const OFF: usize>(&self, i: impl Index, value: $int, order: Ordering) {
-                const { assert!(OFF % size_of::<$int>() == 0 && size_of::<T>() % size_of::<$int>() == 0) };
-                const { assert!(OFF + size_of::<$int>() <= size_of::<T>()) };
-                // SAFETY: as for the load.
-                unsafe { <$atomic>::from_ptr(self.at(i).add(OFF).cast()) }.store(value, store_order(order));
-            }
-
-            #[doc = concat!("A handle to the `", stringify!($int), "` at byte `OFF` of cell `i`.")]
-            ///
-            /// # Errors
-            /// [`MemoryError::Misaligned`], [`MemoryError::OutOfBounds`].
-            pub fn $make<const OFF: usize>(&self, i: impl Index) -> Result<$word, MemoryError> {
-                self.window.$make(self.byte_offset(i) + OFF)
-            }
-        }
-    };
-}
-
-cell_word!(load_u8, store_u8, Word8, word8, AtomicU8, u8);
-cell_word!(load_u16, store_u16, Word16, word16, AtomicU16, u16);
-cell_word!(load_u32, store_u32, Word32, word32, AtomicU32, u32);
-cell_word!(load_u64, store_u64, Word64, word64, AtomicU64, u64);
 
 /// Copies `size_of::<T>()` bytes out of foreign memory, word by word.
 ///

@@ -29,7 +29,7 @@ pub mod topology;
 
 pub use burst::Burst;
 pub use error::MemoryError;
-pub use foreign::{Cells, Window, Word8, Word16, Word32, Word64};
+pub use foreign::{Cells, CellsRef, Window, Word8, Word16, Word32, Word64};
 pub use lcore::{Lcore, LcoreGuard};
 pub use mbuf::{Mbuf, RxMeta};
 pub use page::{FIRMWARE_PAGE, PageSize};
