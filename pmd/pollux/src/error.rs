@@ -106,3 +106,24 @@ pub enum Error {
         source: pollux_emu::EmuError,
     },
 }
+
+impl Error {
+    /// Whether giving something else mends it (a device string, a file, a setting, a CPU, less
+    /// memory), as against a device or a machine that fails.
+    pub fn is_input(&self) -> bool {
+        match self {
+            Self::Device { .. }
+            | Self::NotReachable { .. }
+            | Self::Undecided { .. }
+            | Self::ConfigFile { .. }
+            | Self::Config { .. }
+            | Self::Setting { .. }
+            | Self::LcoreTaken { .. }
+            | Self::Memory(_)
+            | Self::Driver(pollux_mlx5::Error::Setting { .. }) => true,
+            #[cfg(feature = "emu")]
+            Self::Emulator { .. } => true,
+            _ => false,
+        }
+    }
+}
