@@ -255,7 +255,7 @@ pub enum Set {
         #[arg(value_parser = mac)]
         mac: Mac,
     },
-    /// Set what is said of each packet: 0 nothing, above 0 received and sent bursts (modes rxonly and txonly)
+    /// Set what is said of packets, from the next start on: 0 nothing, 1 received ones, 2 sent ones, 3 both
     Verbose {
         /// The level
         level: u32,

@@ -4,5 +4,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::FAILURE
+    pollux_testpmd::app::main(std::env::args_os().skip(1))
 }

@@ -15,7 +15,8 @@ use crate::args::Arguments;
 use crate::args::options::{EthPeer, Event, ForwardMode, Options, Topology};
 use crate::forward::txonly::SHORTEST;
 
-/// Ethernet header and frame check sequence: what a frame has beside its MTU.
+/// What a frame has beside its MTU: the Ethernet header, and four bytes that are the check
+/// sequence on the wire and a VLAN tag in a buffer.
 pub const FRAME_OVERHEAD: usize = 18;
 /// Bytes before the packet in each buffer.
 pub const HEADROOM: usize = 128;
@@ -341,14 +342,14 @@ fn ports(o: &Options, config: &mut Config) -> Result<(), BadSetting> {
 /// # Errors
 /// It does not; the sizes are named.
 pub fn fits_buffers(mtu: usize, data_room: usize) -> Result<(), BadSetting> {
-    let frame = mtu + FRAME_OVERHEAD - 4;
+    let frame = mtu + FRAME_OVERHEAD;
     if frame <= data_room {
         return Ok(());
     }
     Err(BadSetting(format!(
         "MTU {mtu} means frames of {frame} bytes, but a buffer holds {data_room}; give --mbuf-size={} or more, or an MTU of at most {}",
         frame + HEADROOM,
-        data_room.saturating_sub(FRAME_OVERHEAD - 4)
+        data_room.saturating_sub(FRAME_OVERHEAD)
     )))
 }
 

@@ -5,8 +5,8 @@ mod support;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use pollux_mempool::{Burst, Pool, PoolConfig};
 use pollux_testpmd::args::options::{ForwardMode, Topology};
@@ -21,6 +21,7 @@ use pollux_testpmd::forward::queue::{Receive, Transmit};
 use pollux_testpmd::forward::rxonly::Rxonly;
 use pollux_testpmd::forward::stream::{Pause, Stream, WhenFull};
 use pollux_testpmd::forward::txonly::{Txonly, packet};
+use pollux_testpmd::forward::verbose::Printer;
 use proptest::prelude::*;
 use support::{frame, swapped};
 
@@ -98,6 +99,7 @@ fn stream(pool: &Pool, frames: Vec<Vec<u8>>, answers: Vec<usize>) -> Stream<Sour
         when_full: WhenFull::Drop,
         header: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12],
         template: packet([2; 6], [4; 6], 64).into(),
+        talk: None,
     }
 }
 
@@ -113,6 +115,35 @@ fn turn(engine: &mut impl Engine, s: &mut Stream<Source, Sink>) -> usize {
 
 fn got(s: &Stream<Source, Sink>) -> &[Vec<u8>] {
     &s.tx.as_ref().unwrap().got
+}
+
+#[test]
+fn verbose_says_each_packet_in_the_format() {
+    let pool = pool(64);
+    let mut s = stream(
+        &pool,
+        vec![packet([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2], 60)],
+        vec![],
+    );
+    let said = Arc::new(Mutex::new(String::new()));
+    let hear = said.clone();
+    let printer = Printer::start(move |t| hear.lock().unwrap().push_str(t)).unwrap();
+    assert!(printer.talk("mb_pool_0", 0).is_none());
+    s.talk = printer.talk("mb_pool_0", 3);
+    turn(&mut Io, &mut s);
+    assert_eq!(turn(&mut Io, &mut s), 0);
+    drop(s);
+    printer.finish();
+    assert_eq!(
+        *said.lock().unwrap(),
+        "port 0/queue 0: received 1 packets
+  src=02:00:00:00:00:02 - dst=02:00:00:00:00:01 - pool=mb_pool_0 - type=0x0800 - length=60 - nb_segs=1 - sw ptype: L2_ETHER L3_IPV4 L4_UDP  - l2_len=14 - l3_len=20 - l4_len=8 - Receive queue=0x0
+  ol_flags: RTE_MBUF_F_RX_L4_CKSUM_UNKNOWN RTE_MBUF_F_RX_IP_CKSUM_UNKNOWN RTE_MBUF_F_RX_OUTER_L4_CKSUM_UNKNOWN 
+port 1/queue 0: sent 1 packets
+  src=02:00:00:00:00:02 - dst=02:00:00:00:00:01 - pool=mb_pool_0 - type=0x0800 - length=60 - nb_segs=1 - sw ptype: L2_ETHER L3_IPV4 L4_UDP  - l2_len=14 - l3_len=20 - l4_len=8 - Send queue=0x0
+  ol_flags: 
+"
+    );
 }
 
 #[test]

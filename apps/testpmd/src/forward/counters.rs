@@ -14,6 +14,8 @@ pub struct Counters {
     tx: AtomicU64,
     dropped: AtomicU64,
     busy: AtomicU64,
+    first: AtomicU64,
+    last: AtomicU64,
 }
 
 /// A reading.
@@ -27,6 +29,10 @@ pub struct Reading {
     pub dropped: u64,
     /// Cycles in turns that moved packets; 0 unless they are recorded.
     pub busy: u64,
+    /// The cycle counter at the start of the first such turn; 0 as above.
+    pub first: u64,
+    /// And at the end of the last one.
+    pub last: u64,
 }
 
 impl Reading {
@@ -37,6 +43,8 @@ impl Reading {
             tx: self.tx.saturating_sub(base.tx),
             dropped: self.dropped.saturating_sub(base.dropped),
             busy: self.busy.saturating_sub(base.busy),
+            first: self.first,
+            last: self.last,
         }
     }
 }
@@ -69,19 +77,25 @@ impl Counters {
         add(&self.dropped, n as u64);
     }
 
-    /// See [`Counters::received`].
+    /// See [`Counters::received`]. A turn that moved packets, by the cycle counter.
     #[inline(always)]
-    pub fn spent(&self, cycles: u64) {
-        add(&self.busy, cycles);
+    pub fn spent(&self, from: u64, to: u64) {
+        add(&self.busy, to.wrapping_sub(from));
+        self.last.store(to, Relaxed);
+        if self.first.load(Relaxed) == 0 {
+            self.first.store(from, Relaxed);
+        }
     }
 
-    /// For any thread; the four numbers may be from slightly different moments.
+    /// For any thread; the numbers may be from slightly different moments.
     pub fn read(&self) -> Reading {
         Reading {
             rx: self.rx.load(Relaxed),
             tx: self.tx.load(Relaxed),
             dropped: self.dropped.load(Relaxed),
             busy: self.busy.load(Relaxed),
+            first: self.first.load(Relaxed),
+            last: self.last.load(Relaxed),
         }
     }
 }

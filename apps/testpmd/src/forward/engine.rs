@@ -41,7 +41,7 @@ pub fn run<E, R, T, C, F, const TIMED: bool, const YIELD: bool>(
                 let before = if TIMED { cycles::now() } else { 0 };
                 let n = engine.turn(stream);
                 if TIMED && n > 0 {
-                    stream.counters.spent(cycles::now().wrapping_sub(before));
+                    stream.counters.spent(before, cycles::now());
                 }
                 moved += n;
             }

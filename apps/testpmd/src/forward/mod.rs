@@ -20,3 +20,4 @@ pub mod queue;
 pub mod rxonly;
 pub mod stream;
 pub mod txonly;
+pub mod verbose;

@@ -5,6 +5,7 @@ use pollux_mempool::Burst;
 use super::counters::Shared;
 use super::plan::StreamPlan;
 use super::queue::{Receive, Transmit};
+use super::verbose::Talk;
 
 /// What to do when a transmit queue is full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +50,8 @@ pub struct Stream<R, T> {
     pub header: [u8; 12],
     /// The packet that `txonly` sends.
     pub template: Box<[u8]>,
+    /// Says what passes, when that was asked for.
+    pub talk: Option<Talk>,
 }
 
 impl<R: Receive, T: Transmit> Stream<R, T> {
@@ -61,6 +64,9 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
         let n = rx.burst(&mut self.burst);
         if n > 0 {
             self.counters.received(n);
+            if let Some(talk) = self.talk.as_ref().filter(|t| t.rx) {
+                talk.burst(self.plan.rx, true, &self.burst);
+            }
         }
         n
     }
@@ -68,6 +74,9 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
     /// Sends the burst; what the queue does not take is dropped and counted.
     #[inline(always)]
     pub fn send(&mut self) -> usize {
+        if let Some(talk) = self.talk.as_ref().filter(|t| t.tx) {
+            talk.burst(self.plan.tx, false, &self.burst);
+        }
         let Some(tx) = &mut self.tx else {
             return self.give_up(0);
         };
