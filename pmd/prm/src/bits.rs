@@ -38,6 +38,10 @@ pub(crate) const fn mask(width: usize) -> u64 {
 }
 
 /// Whether a field can be reached through one window; checked at compile time for each field.
+#[allow(
+    dead_code,
+    reason = "Rust 1.85 does not count uses in unnamed constants"
+)]
 pub(crate) const fn reachable(len: usize, offset: usize, width: usize) -> bool {
     if width == 0 || width > 64 || offset + width > len * 8 {
         return false;

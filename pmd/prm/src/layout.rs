@@ -202,6 +202,10 @@ impl Shape {
 }
 
 /// Compile-time check of one table; the expansion of `layout!` calls it in a constant.
+#[allow(
+    dead_code,
+    reason = "Rust 1.85 does not count uses in unnamed constants"
+)]
 pub(crate) const fn check(len: usize, fields: &[Field], setters: &[&str]) {
     let mut i = 0;
     while i < fields.len() {
@@ -228,6 +232,10 @@ pub(crate) const fn check(len: usize, fields: &[Field], setters: &[&str]) {
     }
 }
 
+#[allow(
+    dead_code,
+    reason = "Rust 1.85 does not count uses in unnamed constants"
+)]
 const fn is_setter_of(setter: &str, name: &str) -> bool {
     let (s, n) = (setter.as_bytes(), name.as_bytes());
     let prefix = b"set_";
