@@ -300,16 +300,19 @@ impl Device {
             .node(self.node)
             .page(PageChoice::Ordinary);
         let block = DmaMemory::new(self.function.domain(), &request)?;
-        let mut rings = Vec::new();
         let mut carver = Carver::new(block);
-        let mut by_size = EqKind::ALL;
-        by_size.sort_by_key(|kind| std::cmp::Reverse(kind.bytes()));
-        for kind in by_size {
+        let mut kinds = EqKind::ALL;
+        kinds.sort_by_key(|kind| std::cmp::Reverse(kind.bytes()));
+        let mut rings = Vec::new();
+        for kind in kinds {
             rings.push((kind, carver.take(kind.bytes(), kind.bytes())?));
         }
-        rings.sort_by_key(|(kind, _)| EqKind::ALL.iter().position(|at| at == kind));
-        for (kind, memory) in rings {
-            self.create_event_queue(kind, memory, page_number, &page)?;
+        for kind in EqKind::ALL {
+            let at = rings.iter().position(|(of, _)| *of == kind);
+            if let Some(at) = at {
+                let (_, memory) = rings.swap_remove(at);
+                self.create_event_queue(kind, memory, page_number, &page)?;
+            }
         }
         Ok(())
     }
@@ -392,7 +395,8 @@ impl Device {
         closed.errors = self.stack.unwind(&self.control, &mut self.graveyard);
         // From here on the device reaches no memory, whatever state it is in.
         let cut_off = self.function.set_bus_master(false);
-        let unclean = dirty || !closed.errors.is_empty() || cut_off.is_err();
+        let alive = !self.graveyard.is_empty();
+        let unclean = dirty || alive || !closed.errors.is_empty() || cut_off.is_err();
         if unclean {
             closed.reset = true;
             if let Err(error) = self.function.reset() {

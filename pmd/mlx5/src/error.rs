@@ -5,6 +5,7 @@
 //! gone) may end many commands at once.
 
 use crate::command::CommandError;
+use crate::config::MacAddress;
 use pollux_bus::BusError;
 use pollux_mempool::MemoryError;
 use pollux_prm::command_queue::DeliveryStatus;
@@ -82,6 +83,14 @@ pub enum Error {
         allowed: String,
         /// What to do.
         remedy: String,
+    },
+    /// An address that no single station can have.
+    #[error(
+        "station address {given}: not one of a single station; clear the lowest bit of the first byte, and do not use zero"
+    )]
+    Address {
+        /// The address given.
+        given: MacAddress,
     },
     /// A call that does not fit the port's state.
     #[error("port {function}: {asked} while the port is {state}; {remedy}")]

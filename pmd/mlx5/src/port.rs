@@ -10,35 +10,26 @@
 //! succeed.
 //!
 //! Any thread may call; calls wait for each other and for the control thread. None is for a core
-//! that polls queues.
+//! that polls queues. A link callback runs on the control thread itself: calls that would have to
+//! wait there are refused with [`Error::State`].
 
-use crate::bringup::Device;
-use crate::config::{Limits, MacAddress, OpenOptions, PortConfig, PortInfo, model};
-use crate::control::EventCounts;
-use crate::counters::{RxCounters, TxCounters};
+mod state;
+
+use crate::config::{MacAddress, OpenOptions, PortConfig, PortInfo};
+use crate::control::{Control, EventCounts};
 use crate::error::Error;
 use crate::health::Fault;
 use crate::link::Link;
 use crate::pages::PageCounts;
-use crate::queues::{self, Seat, Start, Started};
+use crate::queues::Seat;
 use crate::rx::RxQueue;
-use crate::stats::{Ledger, PortStats};
+use crate::stats::PortStats;
 use crate::tx::TxQueue;
-use crate::uars::UarPages;
 use crate::vport;
 use pollux_bus::Function;
-use pollux_prm::command::Command;
-use pollux_prm::commands::counters::{AllocQCounter, DeallocQCounter};
-use pollux_prm::commands::eq::DeallocUar;
+use state::{State, View};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Fewest descriptors of a queue.
-const MIN_DESCRIPTORS: usize = 32;
-/// Most: queues count modulo 2^16.
-const MAX_DESCRIPTORS: usize = 1 << 15;
-/// Most queues of a kind that a port offers, whatever the adapter has.
-const MAX_QUEUES: usize = 1024;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What closing a port has met.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,23 +42,13 @@ pub struct CloseReport {
     pub reset: bool,
 }
 
-struct Inner {
-    /// Nothing once the port is closed.
-    device: Option<Device>,
-    started: Option<Started>,
-    uars: UarPages,
-    ledger: Ledger,
-    counter_set: u8,
-    mac: MacAddress,
-    mtu: usize,
-    promiscuous: bool,
-}
-
 /// One port. See the module's text.
 pub struct Port {
     info: PortInfo,
-    max_indirections: usize,
-    inner: Mutex<Inner>,
+    control: Control,
+    /// Never held while anything is waited for.
+    view: Mutex<View>,
+    state: Mutex<State>,
 }
 
 impl fmt::Debug for Port {
@@ -85,75 +66,19 @@ impl Port {
     /// # Errors
     /// What the bus, the memory or firmware refuse; everything is undone then.
     pub fn open(function: Arc<dyn Function>, options: OpenOptions) -> Result<Self, Error> {
-        let mut device = Device::open(function, &options)?;
-        let opened = Self::read(&mut device, &options);
-        let (info, max_indirections, inner) = match opened {
-            Ok(parts) => parts,
-            Err(error) => {
-                let closed = device.close();
-                tracing::debug!(?closed, "port not opened");
-                return Err(error);
-            }
+        let (info, state) = State::open(function, &options)?;
+        let Some(control) = state.device.as_ref().map(|device| device.control.clone()) else {
+            return Err(closed(&info, "open"));
         };
-        device.control.ask_link();
-        let inner = Mutex::new(Inner {
-            device: Some(device),
-            ..inner
-        });
+        // Whoever listens later is told the state found here.
+        control.ask_link();
+        let view = Mutex::new(state.view());
         Ok(Self {
             info,
-            max_indirections,
-            inner,
+            control,
+            view,
+            state: Mutex::new(state),
         })
-    }
-
-    fn read(device: &mut Device, options: &OpenOptions) -> Result<(PortInfo, usize, Inner), Error> {
-        let control = device.control.clone();
-        let counter_set = control
-            .execute::<AllocQCounter>(&AllocQCounter::request())?
-            .counter_set_id();
-        let mut dealloc = DeallocQCounter::request();
-        dealloc.set_counter_set_id(counter_set);
-        device.keep::<DeallocQCounter>("queue counter", dealloc);
-        let mac = MacAddress(vport::context(&control)?.permanent_address().mac());
-        let (max_mtu, mtu) = vport::mtu(&control)?;
-        let general = &device.capabilities.general;
-        let power = |log: u8| 1usize << log.min(24);
-        // Each queue needs a completion queue of its own.
-        let cqs = power(general.log_max_cq()) / 2;
-        let most = |queues: usize| queues.min(cqs).min(MAX_QUEUES);
-        let ring = |log: u8| Limits {
-            min: MIN_DESCRIPTORS,
-            max: power(log)
-                .min(power(general.log_max_cq_sz()))
-                .min(MAX_DESCRIPTORS),
-        };
-        let max_indirections = power(general.log_max_rqt_size());
-        let info = PortInfo {
-            identity: device.function.identity().clone(),
-            number: options.number,
-            model: model(device.function.identity().device),
-            firmware: device.firmware,
-            board: device.psid.clone(),
-            mac,
-            max_mtu,
-            max_rx_queues: most(power(general.log_max_rq()).min(max_indirections)),
-            max_tx_queues: most(power(general.log_max_sq())),
-            rx_descriptors: ring(general.log_max_wq_sz()),
-            tx_descriptors: ring(general.log_max_wq_sz()),
-            node: device.node,
-        };
-        let inner = Inner {
-            device: None,
-            started: None,
-            uars: UarPages::default(),
-            ledger: Ledger::default(),
-            counter_set,
-            mac,
-            mtu,
-            promiscuous: false,
-        };
-        Ok((info, max_indirections, inner))
     }
 
     /// What the port is.
@@ -161,28 +86,33 @@ impl Port {
         &self.info
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Runs one call under the lock; not on the control thread, which others wait for while they
+    /// hold it.
+    fn call<T>(
+        &self,
+        asked: &'static str,
+        call: impl FnOnce(&mut State) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if self.control.is_current() {
+            return Err(self.refuse(asked, "calling back", "do it on another thread"));
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = call(&mut state);
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = state.view();
+        result
     }
 
-    fn name(&self) -> String {
-        self.info.identity.name.clone()
+    fn view(&self) -> View {
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self, asked: &'static str, state: &'static str, remedy: &'static str) -> Error {
+    fn refuse(&self, asked: &'static str, state: &'static str, remedy: &'static str) -> Error {
         Error::State {
-            function: self.name(),
+            function: self.info.identity.name.clone(),
             asked,
             state,
             remedy,
         }
-    }
-
-    fn device<'a>(&self, inner: &'a Inner, asked: &'static str) -> Result<&'a Device, Error> {
-        inner
-            .device
-            .as_ref()
-            .ok_or_else(|| self.state(asked, "closed", "open it again"))
     }
 
     /// Makes the queues and lets packets in.
@@ -191,48 +121,66 @@ impl Port {
     /// A setting outside what the adapter takes, memory, firmware's refusal; everything is undone
     /// then. [`Error::State`] when the port is started already, or closed.
     pub fn start(&self, config: &PortConfig) -> Result<(), Error> {
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        if inner.started.is_some() {
-            return Err(self.state("start", "started", "stop it first"));
-        }
-        let Some(device) = &mut inner.device else {
-            return Err(self.state("start", "closed", "open it again"));
-        };
-        let wanted = config.mtu.unwrap_or(inner.mtu);
-        queues::check(
-            config,
-            wanted,
-            self.info.max_rx_queues,
-            self.info.max_tx_queues,
-            self.info.rx_descriptors,
-            self.info.tx_descriptors,
-        )?;
-        if wanted != inner.mtu {
-            inner.mtu = vport::set_mtu(&device.control, wanted, self.info.max_mtu)?;
-        }
-        let mut graveyard = std::mem::take(&mut device.graveyard);
-        let start = Start {
-            device,
-            uars: &mut inner.uars,
-            config,
-            number: self.info.number,
-            mtu: inner.mtu,
-            counter_set: inner.counter_set,
-            max_indirections: self.max_indirections,
-        };
-        let made = Started::new(start, &mut graveyard);
-        device.graveyard = graveyard;
-        let mut started = made?;
-        let promiscuous = config.promiscuous;
-        if let Err(error) = admit(device, &mut started, inner.mac, promiscuous) {
-            let errors = started.stop(&device.control, &mut device.graveyard);
-            tracing::debug!(?errors, "start undone");
-            return Err(error);
-        }
-        inner.promiscuous = promiscuous;
-        inner.started = Some(started);
-        Ok(())
+        self.call("start", |state| {
+            if state.device.is_none() {
+                return Err(closed(&self.info, "start"));
+            }
+            if state.started.is_some() {
+                return Err(self.refuse("start", "started", "stop it first"));
+            }
+            state.start(&self.info, config)
+        })
+    }
+
+    /// Takes the queues down; those that are out are inert from then on. Does nothing when the
+    /// port is not started.
+    ///
+    /// # Errors
+    /// The first of what firmware refused; the port is stopped all the same.
+    pub fn stop(&self) -> Result<(), Error> {
+        self.call("stop", State::stop)
+    }
+
+    /// Returns everything to firmware and host. Does nothing on a closed port.
+    ///
+    /// # Errors
+    /// [`Error::Close`] with the first of what failed; the port is closed all the same, and if
+    /// the device did not obey, it was reset.
+    pub fn close(&self) -> Result<CloseReport, Error> {
+        self.call("close", |state| state.close(&self.info.identity.name))
+    }
+
+    /// Whether the port is started.
+    pub fn is_started(&self) -> bool {
+        self.view().started
+    }
+
+    /// Takes receive queue `index`.
+    ///
+    /// # Errors
+    /// [`Error::Queue`] when there is none, or it was taken.
+    pub fn take_rx(&self, index: usize) -> Result<RxQueue, Error> {
+        self.call("receive queue", |state| {
+            let seat = state
+                .started
+                .as_mut()
+                .map(|started| started.rx.get_mut(index));
+            self.queue("RX", index, seat)
+        })
+    }
+
+    /// Takes transmit queue `index`.
+    ///
+    /// # Errors
+    /// [`Error::Queue`] when there is none, or it was taken.
+    pub fn take_tx(&self, index: usize) -> Result<TxQueue, Error> {
+        self.call("transmit queue", |state| {
+            let seat = state
+                .started
+                .as_mut()
+                .map(|started| started.tx.get_mut(index));
+            self.queue("TX", index, seat)
+        })
     }
 
     fn queue<Q, C>(
@@ -242,88 +190,56 @@ impl Port {
         seat: Option<Option<&mut Seat<Q, C>>>,
     ) -> Result<Q, Error> {
         let why = match seat {
-            None => "the port is not started; start it first".to_owned(),
-            Some(None) => "there is no such queue; configure more".to_owned(),
+            None => "the port is not started; start it first",
+            Some(None) => "there is no such queue; configure more",
             Some(Some(seat)) => match seat.queue.take() {
                 Some(queue) => return Ok(queue),
-                None => "it was taken already; stop and start the port to get it anew".to_owned(),
+                None => "it was taken already; stop and start the port to get it anew",
             },
         };
+        let function = self.info.identity.name.clone();
         Err(Error::Queue {
-            function: self.name(),
+            function,
             kind,
             index,
-            why,
+            why: why.to_owned(),
         })
-    }
-
-    /// Takes receive queue `index`.
-    ///
-    /// # Errors
-    /// [`Error::Queue`] when there is none, or it was taken.
-    pub fn take_rx(&self, index: usize) -> Result<RxQueue, Error> {
-        let mut inner = self.lock();
-        let seat = inner
-            .started
-            .as_mut()
-            .map(|started| started.rx.get_mut(index));
-        self.queue("RX", index, seat)
-    }
-
-    /// Takes transmit queue `index`.
-    ///
-    /// # Errors
-    /// [`Error::Queue`] when there is none, or it was taken.
-    pub fn take_tx(&self, index: usize) -> Result<TxQueue, Error> {
-        let mut inner = self.lock();
-        let seat = inner
-            .started
-            .as_mut()
-            .map(|started| started.tx.get_mut(index));
-        self.queue("TX", index, seat)
-    }
-
-    /// Whether the port is started.
-    pub fn is_started(&self) -> bool {
-        self.lock().started.is_some()
-    }
-
-    /// Takes the queues down; those that are out are inert from then on. Does nothing when the
-    /// port is not started.
-    ///
-    /// # Errors
-    /// The first of what firmware refused; the port is stopped all the same.
-    pub fn stop(&self) -> Result<(), Error> {
-        stop(&mut self.lock()).map_or(Ok(()), Err)
     }
 
     /// State of the link, as far as the device tells it.
     pub fn link(&self) -> Link {
-        let inner = self.lock();
-        inner
-            .device
-            .as_ref()
-            .map_or_else(Link::default, |device| device.control.shared().link())
+        self.control.shared().link()
     }
 
     /// Has `callback` called with each new state of the link, and at once with the present one if
-    /// it is known; it replaces the one before. It runs on the control thread: it must return
-    /// soon, and every call of this port from it is refused or would wait for itself.
+    /// it is known; it replaces the one before. It runs on the control thread and must return
+    /// soon.
     ///
     /// # Errors
     /// [`Error::State`] when the port is closed.
     pub fn on_link_change(&self, callback: impl FnMut(Link) + Send + 'static) -> Result<(), Error> {
-        let control = self.device(&self.lock(), "link callback")?.control.clone();
-        control.shared().on_link_change(Box::new(callback));
+        self.call("link callback", |state| match state.device {
+            Some(_) => Ok(()),
+            None => Err(closed(&self.info, "link callback")),
+        })?;
+        self.control.shared().on_link_change(Box::new(callback));
         Ok(())
     }
 
     /// Why the device was given up, if it was. The port can only be closed then.
     pub fn fault(&self) -> Option<Fault> {
-        self.lock()
-            .device
-            .as_ref()
-            .and_then(|device| device.control.shared().fault())
+        self.control.shared().fault()
+    }
+
+    /// What the control thread has met.
+    pub fn events(&self) -> EventCounts {
+        self.control.shared().counts()
+    }
+
+    /// What firmware holds and held of the host's pages; nothing on a closed port and in a link
+    /// callback.
+    pub fn pages(&self) -> PageCounts {
+        self.control.page_counts()
     }
 
     /// Statistics since the last reset.
@@ -331,11 +247,15 @@ impl Port {
     /// # Errors
     /// The device does not answer, or the port is closed.
     pub fn stats(&self) -> Result<PortStats, Error> {
-        let mut guard = self.lock();
-        let control = self.device(&guard, "statistics")?.control.clone();
-        let inner = &mut *guard;
-        let (rx, tx) = counters(inner.started.as_ref());
-        inner.ledger.read(&control, inner.counter_set, &rx, &tx)
+        self.call("statistics", |state| {
+            if state.device.is_none() {
+                return Err(closed(&self.info, "statistics"));
+            }
+            let (rx, tx) = State::counters(state.started.as_ref());
+            state
+                .ledger
+                .read(&self.control, state.counter_set, &rx, &tx)
+        })
     }
 
     /// Counts from now on.
@@ -343,35 +263,20 @@ impl Port {
     /// # Errors
     /// The device does not answer, or the port is closed.
     pub fn reset_stats(&self) -> Result<(), Error> {
-        let mut guard = self.lock();
-        let control = self.device(&guard, "reset of statistics")?.control.clone();
-        let inner = &mut *guard;
-        let (rx, tx) = counters(inner.started.as_ref());
-        inner.ledger.reset(&control, inner.counter_set, &rx, &tx)
-    }
-
-    /// What the control thread has met.
-    pub fn events(&self) -> EventCounts {
-        let inner = self.lock();
-        inner
-            .device
-            .as_ref()
-            .map_or_else(EventCounts::default, |d| d.control.shared().counts())
-    }
-
-    /// What firmware holds and held of the host's pages.
-    pub fn pages(&self) -> PageCounts {
-        let control = self
-            .lock()
-            .device
-            .as_ref()
-            .map(|device| device.control.clone());
-        control.map_or_else(PageCounts::default, |control| control.page_counts())
+        self.call("reset of statistics", |state| {
+            if state.device.is_none() {
+                return Err(closed(&self.info, "reset of statistics"));
+            }
+            let (rx, tx) = State::counters(state.started.as_ref());
+            state
+                .ledger
+                .reset(&self.control, state.counter_set, &rx, &tx)
+        })
     }
 
     /// Whether every packet is taken.
     pub fn promiscuous(&self) -> bool {
-        self.lock().promiscuous
+        self.view().promiscuous
     }
 
     /// Takes every packet, or only those for the port's address and for all. While the port is
@@ -380,22 +285,22 @@ impl Port {
     /// # Errors
     /// Firmware's refusal, or the port is not started.
     pub fn set_promiscuous(&self, on: bool) -> Result<(), Error> {
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        let Some((device, started)) = inner.device.as_ref().zip(inner.started.as_mut()) else {
-            return Err(self.state("promiscuous mode", "stopped", "start it first"));
-        };
-        vport::set_promiscuous(&device.control, on)?;
-        if let Some(steering) = &mut started.steering {
-            steering.set_promiscuous(&device.control, on)?;
-        }
-        inner.promiscuous = on;
-        Ok(())
+        self.call("promiscuous mode", |state| {
+            let Some(started) = &mut state.started else {
+                return Err(self.refuse("promiscuous mode", "stopped", "start it first"));
+            };
+            vport::set_promiscuous(&self.control, on)?;
+            if let Some(steering) = &mut started.steering {
+                steering.set_promiscuous(&self.control, on)?;
+            }
+            state.promiscuous = on;
+            Ok(())
+        })
     }
 
     /// Largest IP packet in bytes.
     pub fn mtu(&self) -> usize {
-        self.lock().mtu
+        self.view().mtu
     }
 
     /// Sets the largest IP packet.
@@ -404,18 +309,21 @@ impl Port {
     /// A size that the device does not take; [`Error::State`] while the port is started, because
     /// its queues were made for the size before.
     pub fn set_mtu(&self, mtu: usize) -> Result<(), Error> {
-        let mut guard = self.lock();
-        let control = self.device(&guard, "MTU")?.control.clone();
-        if guard.started.is_some() {
-            return Err(self.state("MTU", "started", "stop it first"));
-        }
-        guard.mtu = vport::set_mtu(&control, mtu, self.info.max_mtu)?;
-        Ok(())
+        self.call("MTU", |state| {
+            if state.device.is_none() {
+                return Err(closed(&self.info, "MTU"));
+            }
+            if state.started.is_some() {
+                return Err(self.refuse("MTU", "started", "stop it first"));
+            }
+            state.mtu = vport::set_mtu(&self.control, mtu, self.info.max_mtu)?;
+            Ok(())
+        })
     }
 
     /// The address that the port takes packets for.
     pub fn mac(&self) -> MacAddress {
-        self.lock().mac
+        self.view().mac
     }
 
     /// Takes packets for another address instead.
@@ -424,41 +332,24 @@ impl Port {
     /// A multicast address, or firmware's refusal.
     pub fn set_mac(&self, mac: MacAddress) -> Result<(), Error> {
         if mac.is_multicast() || mac == MacAddress::default() {
-            return Err(Error::Setting {
-                what: "station address",
-                given: mac
-                    .0
-                    .iter()
-                    .fold(0, |all, byte| all << 8 | u64::from(*byte)),
-                allowed: "addresses of one station, not zero".into(),
-                remedy: "clear the lowest bit of the first byte".into(),
-            });
+            return Err(Error::Address { given: mac });
         }
-        let mut guard = self.lock();
-        let inner = &mut *guard;
-        let Some(device) = &inner.device else {
-            return Err(self.state("station address", "closed", "open it again"));
-        };
-        if let Some(started) = &mut inner.started {
-            vport::set_addresses(&device.control, &[mac])?;
-            if let Some(steering) = &mut started.steering {
-                steering.admit(&device.control, mac)?;
-                if mac != inner.mac {
-                    steering.expel(&device.control, inner.mac)?;
+        self.call("station address", |state| {
+            if state.device.is_none() {
+                return Err(closed(&self.info, "station address"));
+            }
+            if let Some(started) = &mut state.started {
+                vport::set_addresses(&self.control, &[mac])?;
+                if let Some(steering) = &mut started.steering {
+                    steering.admit(&self.control, mac)?;
+                    if mac != state.mac {
+                        steering.expel(&self.control, state.mac)?;
+                    }
                 }
             }
-        }
-        inner.mac = mac;
-        Ok(())
-    }
-
-    /// Returns everything to firmware and host. Does nothing on a closed port.
-    ///
-    /// # Errors
-    /// [`Error::Close`] with the first of what failed; the port is closed all the same, and if
-    /// the device did not obey, it was reset.
-    pub fn close(&self) -> Result<CloseReport, Error> {
-        close(&mut self.lock(), &self.info.identity.name)
+            state.mac = mac;
+            Ok(())
+        })
     }
 }
 
@@ -470,102 +361,11 @@ impl Drop for Port {
     }
 }
 
-type Counters<'a> = (Vec<&'a RxCounters>, Vec<&'a TxCounters>);
-
-fn counters(started: Option<&Started>) -> Counters<'_> {
-    started.map_or_else(Default::default, |started| {
-        let rx = started
-            .rx
-            .iter()
-            .map(|seat| seat.counters.as_ref())
-            .collect();
-        (
-            rx,
-            started
-                .tx
-                .iter()
-                .map(|seat| seat.counters.as_ref())
-                .collect(),
-        )
-    })
-}
-
-/// Lets packets in and switches the port on.
-fn admit(
-    device: &Device,
-    started: &mut Started,
-    mac: MacAddress,
-    promiscuous: bool,
-) -> Result<(), Error> {
-    let control = &device.control;
-    vport::set_addresses(control, &[mac])?;
-    vport::set_promiscuous(control, promiscuous)?;
-    if let Some(steering) = &mut started.steering {
-        steering.admit(control, mac)?;
-        steering.admit(control, MacAddress::BROADCAST)?;
-        steering.set_promiscuous(control, promiscuous)?;
-    }
-    vport::set_port_up(control)?;
-    control.ask_link();
-    Ok(())
-}
-
-fn stop(inner: &mut Inner) -> Option<Error> {
-    let started = inner.started.take()?;
-    let device = inner.device.as_mut()?;
-    let (rx, tx) = (
-        started
-            .rx
-            .iter()
-            .map(|seat| Arc::clone(&seat.counters))
-            .collect::<Vec<_>>(),
-        started
-            .tx
-            .iter()
-            .map(|seat| Arc::clone(&seat.counters))
-            .collect::<Vec<_>>(),
-    );
-    let mut graveyard = std::mem::take(&mut device.graveyard);
-    let errors = started.stop(&device.control, &mut graveyard);
-    device.graveyard = graveyard;
-    let rx: Vec<&RxCounters> = rx.iter().map(AsRef::as_ref).collect();
-    let tx: Vec<&TxCounters> = tx.iter().map(AsRef::as_ref).collect();
-    inner.ledger.retire(&rx, &tx);
-    errors.into_iter().next()
-}
-
-fn close(inner: &mut Inner, name: &str) -> Result<CloseReport, Error> {
-    let mut errors: Vec<Error> = stop(inner).into_iter().collect();
-    let Some(mut device) = inner.device.take() else {
-        return Ok(CloseReport::default());
-    };
-    for number in inner.uars.drain() {
-        let mut dealloc = DeallocUar::request();
-        let done = match dealloc.set_uar(number) {
-            Ok(_) => device
-                .control
-                .execute::<DeallocUar>(&dealloc)
-                .map(drop)
-                .map_err(Error::from),
-            Err(error) => Err(error.into()),
-        };
-        errors.extend(done.err());
-    }
-    let pages_given = device.control.page_counts().given;
-    let dirty = !errors.is_empty();
-    let closed = device.close_after(dirty);
-    errors.extend(closed.errors);
-    let count = errors.len();
-    match errors.into_iter().next() {
-        None => Ok(CloseReport {
-            pages_given,
-            pages_kept: closed.pages_kept,
-            reset: closed.reset,
-        }),
-        Some(first) => Err(Error::Close {
-            function: name.to_owned(),
-            count,
-            first: Box::new(first),
-        }),
+fn closed(info: &PortInfo, asked: &'static str) -> Error {
+    Error::State {
+        function: info.identity.name.clone(),
+        asked,
+        state: "closed",
+        remedy: "open it again",
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::bringup::Device;
 use crate::capability::InlineMode;
-use crate::config::{Limits, PortConfig, RxQueueConfig, TxQueueConfig};
+use crate::config::{Limits, PortConfig, PortInfo, RxQueueConfig, TxQueueConfig};
 use crate::control::{Control, Watched};
 use crate::counters::{RxCounters, TxCounters};
 use crate::dma::DmaMemory;
@@ -88,14 +88,7 @@ fn power_of_two(what: &'static str, given: usize, limits: Limits) -> Result<u32,
 }
 
 /// Checks what can be checked before anything is made.
-pub(crate) fn check(
-    config: &PortConfig,
-    mtu: usize,
-    max_rx: usize,
-    max_tx: usize,
-    rx_limits: Limits,
-    tx_limits: Limits,
-) -> Result<(), Error> {
+pub(crate) fn check(config: &PortConfig, mtu: usize, info: &PortInfo) -> Result<(), Error> {
     let count = |what, given: usize, max: usize| {
         if given <= max {
             return Ok(());
@@ -107,8 +100,8 @@ pub(crate) fn check(
             remedy: "use fewer queues or several ports".into(),
         })
     };
-    count("receive queues", config.rx.len(), max_rx)?;
-    count("transmit queues", config.tx.len(), max_tx)?;
+    count("receive queues", config.rx.len(), info.max_rx_queues)?;
+    count("transmit queues", config.tx.len(), info.max_tx_queues)?;
     if config.rx.is_empty() && config.tx.is_empty() {
         return Err(Error::Setting {
             what: "queues",
@@ -118,7 +111,11 @@ pub(crate) fn check(
         });
     }
     for queue in &config.rx {
-        power_of_two("receive descriptors", queue.descriptors, rx_limits)?;
+        power_of_two(
+            "receive descriptors",
+            queue.descriptors,
+            info.rx_descriptors,
+        )?;
         let (room, need) = (queue.pool.data_room(), vport::frame(mtu));
         if room < need {
             return Err(Error::Setting {
@@ -133,7 +130,11 @@ pub(crate) fn check(
         }
     }
     for queue in &config.tx {
-        power_of_two("transmit descriptors", queue.descriptors, tx_limits)?;
+        power_of_two(
+            "transmit descriptors",
+            queue.descriptors,
+            info.tx_descriptors,
+        )?;
     }
     Ok(())
 }

@@ -29,6 +29,11 @@ impl Graveyard {
         self.shelves.push(shelf);
     }
 
+    /// Whether nothing is kept.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.memory.is_empty() && self.shelves.is_empty()
+    }
+
     /// The device cannot reach memory any more: lets go of everything.
     pub(crate) fn clear(&mut self) {
         self.memory.clear();

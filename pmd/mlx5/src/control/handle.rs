@@ -161,8 +161,13 @@ impl Control {
     }
 
     /// What the thread tells without being asked.
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.inner.shared
+    }
+
+    /// Whether the caller is the control thread.
+    pub(crate) fn is_current(&self) -> bool {
+        std::thread::current().id() == self.inner.thread
     }
 
     /// Posts a command without waiting for it.
@@ -177,7 +182,7 @@ impl Control {
             patience: self.inner.patience,
         };
         let opcode = request.opcode();
-        if std::thread::current().id() == self.inner.thread {
+        if self.is_current() {
             return Err(CommandFailure::OnControlThread { opcode });
         }
         let (reply, answer) = sync_channel(1);
@@ -224,7 +229,7 @@ impl Control {
 
     /// Brings a job and waits for its answer; nothing when the thread has ended or is our own.
     fn ask<T>(&self, job: impl FnOnce(Reply<T>) -> Job) -> Option<T> {
-        if std::thread::current().id() == self.inner.thread {
+        if self.is_current() {
             return None;
         }
         let (reply, answer) = sync_channel(1);

@@ -204,6 +204,9 @@ impl Thread {
         tracing::error!(%fault, "the device has failed");
         self.fault = Some(fault);
         self.shared.set_fault(fault);
+        if let Some(link) = self.link.lost() {
+            self.shared.tell_link(link);
+        }
         let now = Instant::now();
         let done = self.queue.abandon(fault);
         self.complete_all(done, now);

@@ -12,7 +12,7 @@ use pollux_prm::opcode::Opcode;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How long firmware may return no page before a reclaim is given up.
+/// How long firmware may return no page before a reclaim is given up; no longer than a command.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries while it returns none.
 const RETRY: Duration = Duration::from_millis(10);
@@ -120,7 +120,8 @@ impl Thread {
             reclaim.held = held;
             reclaim.progress = now;
         }
-        let late = now.saturating_duration_since(reclaim.progress) > PATIENCE;
+        let patience = PATIENCE.min(self.patience);
+        let late = now.saturating_duration_since(reclaim.progress) > patience;
         if held == 0 || late || self.fault.is_some() || self.queue.pages_slot_lost() {
             if let Some(reclaim) = self.page_jobs.reclaim.take() {
                 answer(&reclaim.reply, holders);

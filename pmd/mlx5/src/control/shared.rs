@@ -68,6 +68,12 @@ impl Shared {
         }
     }
 
+    /// The port is closed: nobody is called any more, nothing is known.
+    pub(crate) fn close(&self) {
+        *lock(&self.callback) = None;
+        *lock(&self.link) = Link::default();
+    }
+
     /// Sets who is called, and tells the present state if it is known.
     pub(crate) fn on_link_change(&self, mut new: LinkCallback) {
         let mut callback = lock(&self.callback);
