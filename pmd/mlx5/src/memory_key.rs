@@ -33,7 +33,9 @@ fn pages(iova: u64, len: u64) -> (u32, u64) {
 }
 
 /// Makes a key for a mapping: local read and write, in protection domain `pd`. The low byte of
-/// the key is `variant`. The key's undo is pushed.
+/// the key is `variant`. With `page_access` (the capability `pg`) each entry of the list says what
+/// may be done with its page, and has to; without, entries are bare addresses, as the Linux driver
+/// has it. The key's undo is pushed.
 ///
 /// # Errors
 /// A segment in too many pieces, or firmware's refusal.
@@ -43,6 +45,7 @@ pub(crate) fn create(
     pd: u32,
     mapping: &DmaMapping,
     variant: u8,
+    page_access: bool,
 ) -> Result<u32, Error> {
     let (iova, len) = (mapping.iova().0, mapping.segment().len() as u64);
     let (log_page, count) = pages(iova, len);
@@ -67,12 +70,13 @@ pub(crate) fn create(
     context.set_log_page_size(log_page as u8)?;
     let mut input = CreateMkey::request();
     input
-        .set_pg_access(true)
+        .set_pg_access(page_access)
         .set_memory_key_mkey_entry(context)
         .set_translations_octword_actual_size(octwords);
+    let access = if page_access { READ_WRITE } else { 0 };
     let mut tail = Vec::with_capacity(octwords as usize * 16);
     for page in 0..count {
-        tail.extend(((iova + (page << log_page)) | PRESENT).to_be_bytes());
+        tail.extend(((iova + (page << log_page)) | access).to_be_bytes());
     }
     tail.resize(octwords as usize * 16, 0);
     let index = control
@@ -84,8 +88,8 @@ pub(crate) fn create(
     Ok(index << 8 | u32::from(variant))
 }
 
-/// The page is there (low bits of a list entry).
-const PRESENT: u64 = 3;
+/// The page may be read and written (low bits of a list entry).
+const READ_WRITE: u64 = 3;
 
 #[cfg(test)]
 mod tests {

@@ -290,6 +290,7 @@ impl Started {
                 device.pd,
                 &mapping,
                 variant,
+                device.capabilities.general.pg(),
             )?;
             regions.add(region, segment.address(), mapping.iova().0, key);
             self.mappings.push(mapping);
