@@ -8,6 +8,7 @@ use crate::objects::{Kind, ObjectId};
 use crate::syndrome::Reason;
 use pollux_prm::command::PlainOut;
 use pollux_prm::commands::rq::*;
+use pollux_prm::commands::sq::EndPadding;
 
 const FIRST: u64 = 0x200;
 /// Largest end padding mode that exists.
@@ -83,6 +84,13 @@ fn create(firmware: &mut Firmware, input: &CreateRqIn, call: &Call<'_>) -> Answe
     let cq = firmware.need(Kind::Cq, context.cqn(), call.uid, "ctx.cqn")?;
     let pd = firmware.need(Kind::Pd, wq.pd(), call.uid, "ctx.wq.pd")?;
     let counter = firmware.counter_set(context.counter_set_id(), call.uid)?;
+    // Padding is a favour to the host's caches: a device may, none must. The Linux driver asks for
+    // it without looking at the capability.
+    let padding = EndPadding(wq.end_padding_mode());
+    ensure(
+        [EndPadding::NONE, EndPadding::ALIGN].contains(&padding),
+        Stop::value("ctx.wq.end_padding_mode"),
+    )?;
     let stride = wq.log_wq_stride();
     let strides = limits.min_stride..=limits.max_stride;
     ensure(
