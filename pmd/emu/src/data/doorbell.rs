@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 /// BlueFlame registers of a page; each is used in two halves.
 const REGISTERS: usize = 4;
 
-/// Turns after which registers that were never used are looked at once more.
+/// Turns after which registers that a queue's page never used are looked at once more; a page
+/// without any is looked at wholly.
 const RARELY: u64 = 16;
 
 /// A store that was found.
@@ -204,7 +205,7 @@ impl Pages {
             let uar = page.number;
             if !page.sqs.is_empty() {
                 for (bit, word) in registers.sends.iter().enumerate() {
-                    if !all && page.used >> bit & 1 == 0 {
+                    if !all && page.used != 0 && page.used >> bit & 1 == 0 {
                         continue;
                     }
                     if let Some(value) = take(word) {

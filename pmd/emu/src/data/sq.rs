@@ -630,7 +630,11 @@ impl Sq {
             .as_ref()
             .and_then(|reached| reached.ring.part(index));
         let segments = part.map_or(1, |part| u64::from_be(part.read(index)[0]) & 0x3f);
-        let blocks = (segments.div_ceil(4).max(1) as u16).min(self.pending().max(1));
+        let blocks = match segments.div_ceil(4).max(1) as u16 {
+            // A size that cannot be says nothing about where the next WQE is.
+            blocks if blocks > self.pending() => 1,
+            blocks => blocks,
+        };
         self.hardware = self.hardware.wrapping_add(blocks);
         self.segments_out = 0;
     }
