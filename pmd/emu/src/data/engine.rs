@@ -139,20 +139,31 @@ impl Engine {
         }
         let mut busy = false;
         for function in 0..self.memories.len() {
-            if self.memories.get(function).is_some_and(Memory::is_stale) {
-                self.renew(function);
-                busy = true;
-            }
             busy |= self.look(function);
             if !self.strict {
                 self.sample(function);
             }
         }
+        // After the doorbells: what a driver maps before it rings is there.
+        busy |= self.freshen();
         for function in 0..self.memories.len() {
             busy |= self.serve(function, now);
         }
         self.tell();
         busy
+    }
+
+    /// Takes newer memory tables where there are any. True when there were.
+    #[inline]
+    pub fn freshen(&mut self) -> bool {
+        let mut any = false;
+        for function in 0..self.memories.len() {
+            if self.memories.get(function).is_some_and(Memory::is_stale) {
+                self.renew(function);
+                any = true;
+            }
+        }
+        any
     }
 
     /// Takes the doorbells of a function.

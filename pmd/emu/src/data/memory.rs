@@ -26,6 +26,9 @@ pub(super) enum AccessError {
     Range = 0x54,
     /// The host did not map the device address.
     Unmapped = 0x55,
+    /// The address is not in the table that this thread has, but there is a newer one: whoever
+    /// announced the address may have mapped it first. Not an error; the access is made again.
+    Stale = 0,
 }
 
 /// What an access wants.
@@ -194,9 +197,12 @@ impl Memory {
             .checked_add(address - first)
             .ok_or(AccessError::Range)?;
         let reader = self.reader.as_mut().ok_or(AccessError::Unmapped)?;
-        let (window, at) = reader
-            .resolve(target, 1)
-            .map_err(|_| AccessError::Unmapped)?;
+        let unmapped = if reader.is_stale() {
+            AccessError::Stale
+        } else {
+            AccessError::Unmapped
+        };
+        let (window, at) = reader.resolve(target, 1).map_err(|_| unmapped)?;
         // The mapping begins `at` bytes before the address, the stretch `address - first`.
         let before = (at as u64).min(address - first);
         let after = ((window.len() - at) as u64).min(len - (address - first));

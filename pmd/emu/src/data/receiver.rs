@@ -277,18 +277,15 @@ impl Receiver {
         hashed: Hashed,
         around: &mut Surroundings<'_>,
     ) -> Outcome {
-        match self.check(queue, around) {
-            Outcome::Accepted => {}
-            Outcome::Wait => return Outcome::Wait,
-            outcome => {
-                self.counters.port_rx.count(frame.class(), frame.len());
-                self.rules.count(frame.len());
-                return outcome;
-            }
+        let outcome = match self.check(queue, around) {
+            Outcome::Accepted => self.put(frame, headers, queue, hashed, around),
+            outcome => outcome,
+        };
+        if outcome != Outcome::Wait {
+            self.counters.port_rx.count(frame.class(), frame.len());
+            self.rules.count(frame.len());
         }
-        self.counters.port_rx.count(frame.class(), frame.len());
-        self.rules.count(frame.len());
-        self.put(frame, headers, queue, hashed, around)
+        outcome
     }
 
     /// A frame that rules copy to several queues: none gets it before all can.
@@ -320,8 +317,12 @@ impl Receiver {
         for (queue, hashed) in picked {
             let outcome = match self.check(queue, around) {
                 Outcome::Accepted => self.put(frame, headers, queue, hashed, around),
-                // Two rules may lead to one queue; its last buffer went to the first.
-                Outcome::Wait => Outcome::Dropped,
+                outcome => outcome,
+            };
+            // Two rules may lead to one queue, and its last buffer went to the first. What some
+            // queue has got already cannot wait for another.
+            let outcome = match outcome {
+                Outcome::Wait => self.miss(queue),
                 outcome => outcome,
             };
             if outcome == Outcome::Accepted || best == Outcome::Dropped {
@@ -348,7 +349,16 @@ impl Receiver {
         if !around.lossy {
             return Outcome::Wait;
         }
-        let set = usize::from(rq.spec().counter_set);
+        self.miss(queue)
+    }
+
+    /// Drops a frame for want of a buffer.
+    #[cold]
+    fn miss(&mut self, queue: usize) -> Outcome {
+        let set = self
+            .rqs
+            .get(queue)
+            .map_or(0, |rq| usize::from(rq.spec().counter_set));
         if let Some(count) = self.out_of_buffer.get_mut(set) {
             *count += 1;
         }
@@ -389,6 +399,7 @@ impl Receiver {
                 self.counters.rx_buffer_too_small += 1;
                 Outcome::Oversize { limit }
             }
+            Taken::Again => Outcome::Wait,
             Taken::Failed => {
                 self.stale = true;
                 self.counters.rx_discards += 1;

@@ -49,6 +49,8 @@ pub(super) enum Taken {
     },
     /// The queue failed.
     Failed,
+    /// The buffer can be reached next turn; nothing is used up.
+    Again,
 }
 
 enum Fault {
@@ -219,6 +221,7 @@ impl Rq {
                     }
                 }
             }
+            Err(Fault::Access(AccessError::Stale)) => Taken::Again,
             Err(Fault::Access(error)) => {
                 let (syndrome, vendor) = (Syndrome::LOCAL_PROT_ERR, error as u8);
                 let cause = match self.complete_error(syndrome, vendor, cq, events) {

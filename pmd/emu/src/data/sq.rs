@@ -77,7 +77,10 @@ enum Step {
 
 impl From<AccessError> for Step {
     fn from(error: AccessError) -> Self {
-        Self::Fail(Syndrome::LOCAL_PROT_ERR, error as u8)
+        match error {
+            AccessError::Stale => Self::Wait,
+            error => Self::Fail(Syndrome::LOCAL_PROT_ERR, error as u8),
+        }
     }
 }
 

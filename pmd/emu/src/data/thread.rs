@@ -207,7 +207,10 @@ fn run(mut engine: Engine, mailbox: &Mailbox, idle: IdlePolicy) {
     while !mailbox.stop.load(Ordering::Relaxed) {
         let mut busy = false;
         if mailbox.is_pending() {
-            for job in mailbox.take() {
+            let jobs = mailbox.take();
+            // What was mapped before a request is there when it is answered.
+            engine.freshen();
+            for job in jobs {
                 job(&mut engine);
             }
             busy = true;
