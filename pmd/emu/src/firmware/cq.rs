@@ -70,7 +70,7 @@ fn create(firmware: &mut Firmware, input: &CreateCqIn, call: &Call<'_>) -> Answe
     let path = "cq_context.log_page_size";
     let ring = ring_memory(call.words64(), bytes, context.log_page_size(), path)?;
     record(context.dbr_addr(), "cq_context.dbr_addr")?;
-    let cqn = firmware.number(Kind::Cq, FIRST, limits.cqs - FIRST)?;
+    let cqn = firmware.number(Kind::Cq, FIRST, limits.cqs)?;
     firmware.data.create_cq(CqSpec {
         cqn,
         ring: ring.clone(),

@@ -319,16 +319,10 @@ fn destroy_table(
 ) -> Answer<PlainOut> {
     receive(input.table_type())?;
     let number = input.table_id();
-    firmware.removable(table_id(number), call.uid, "table_id")?;
-    let root = firmware.flow.root == Some(number);
-    // A root goes only when it is the last: otherwise packets would have nowhere to go.
-    let others = firmware.flow.tables.len() > 1;
-    ensure(!root || !others, Stop::kind(Reason::InUse, Kind::FlowTable))?;
     firmware.remove(table_id(number), call.uid, "table_id")?;
     firmware.flow.tables.remove(&number);
-    if root {
-        firmware.flow.root = None;
-    }
+    // Without a root packets are dropped until another is set.
+    firmware.flow.root = firmware.flow.root.filter(|root| *root != number);
     firmware.steer()?;
     Ok(PlainOut::zeroed().into())
 }

@@ -177,7 +177,10 @@ fn create_mkey(
         ensure(good, Stop::value("memory_key_mkey_entry.length"))?;
     }
     let translation = translation(&context, input, call)?;
-    let count = firmware.limits().mkeys.min(u64::from(MAX_MKEYS)) - FIRST_KEY;
+    let count = firmware
+        .limits()
+        .mkeys
+        .min(u64::from(MAX_MKEYS) - FIRST_KEY);
     let index = firmware.number(Kind::Mkey, FIRST_KEY, count)?;
     firmware.data.set_mkey(MkeySpec {
         key: index << 8 | u32::from(context.mkey_7_0()),

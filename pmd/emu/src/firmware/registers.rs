@@ -36,8 +36,8 @@ pub(super) struct Port {
     /// Speeds that the driver allows.
     admin: Vec<u32>,
     cleared: Counters,
-    /// Link state that the driver was told last.
-    told: Option<bool>,
+    /// Link state that was seen last.
+    known: Option<bool>,
 }
 
 impl Port {
@@ -54,7 +54,7 @@ impl Port {
                 .collect(),
             speeds,
             cleared: Counters::default(),
-            told: None,
+            known: None,
         }
     }
 
@@ -70,11 +70,15 @@ impl Port {
 }
 
 impl Firmware {
-    /// Raises a port event when the link is not what the driver was told last.
+    /// Raises a port event when the link is not what it was. The state at INIT_HCA is no change.
     pub(crate) fn link_changed(&mut self) {
         let Ok(up) = self.data.link_up() else { return };
-        if self.port.told != Some(up) {
-            self.port.told = Some(up);
+        if self
+            .port
+            .known
+            .replace(up)
+            .is_some_and(|before| before != up)
+        {
             self.events.push(Event::PortChange { up });
         }
     }

@@ -104,7 +104,7 @@ fn create(firmware: &mut Firmware, input: &CreateRqIn, call: &Call<'_>) -> Answe
         wq.end_padding_mode() <= PAD_ALIGNED,
         Stop::value("ctx.wq.end_padding_mode"),
     )?;
-    let rqn = firmware.number(Kind::Rq, FIRST, limits.rqs - FIRST)?;
+    let rqn = firmware.number(Kind::Rq, FIRST, limits.rqs)?;
     firmware.data.create_rq(RqSpec {
         rqn,
         ring: ring.clone(),

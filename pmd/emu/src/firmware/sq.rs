@@ -144,7 +144,7 @@ fn create(firmware: &mut Firmware, input: &CreateSqIn, call: &Call<'_>) -> Answe
         Stop::value("ctx.wq.log_wq_stride"),
     )?;
     let ring = work_queue(&wq, LOG_BASIC_BLOCK, &limits, call)?;
-    let sqn = firmware.number(Kind::Sq, FIRST, limits.sqs - FIRST)?;
+    let sqn = firmware.number(Kind::Sq, FIRST, limits.sqs)?;
     firmware.data.create_sq(SqSpec {
         sqn,
         ring: ring.clone(),

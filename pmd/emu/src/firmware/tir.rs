@@ -180,7 +180,7 @@ fn create_tir(
     let domain = context.transport_domain();
     let domain = firmware.need(Kind::TransportDomain, domain, call.uid, path)?;
     let (dispatch, target) = firmware.dispatch(&context, call.uid)?;
-    let tirn = firmware.number(Kind::Tir, FIRST_TIR, firmware.limits().tirs - FIRST_TIR)?;
+    let tirn = firmware.number(Kind::Tir, FIRST_TIR, firmware.limits().tirs)?;
     firmware.data.set_tir(TirSpec { tirn, dispatch })?;
     firmware
         .objects
@@ -265,7 +265,7 @@ fn create_rqt(
     ensure(context.rqt_actual_size() <= context.rqt_max_size(), size)?;
     let path = "rqt_context.rqt_actual_size";
     let queues = firmware.table(context.rqt_actual_size(), call, path)?;
-    let rqtn = firmware.number(Kind::Rqt, FIRST_RQT, limits.rqts - FIRST_RQT)?;
+    let rqtn = firmware.number(Kind::Rqt, FIRST_RQT, limits.rqts)?;
     firmware.data.set_rqt(RqtSpec {
         rqtn,
         queues: queues.clone(),

@@ -36,7 +36,7 @@ fn create(firmware: &mut Firmware, input: &CreateTisIn, call: &Call<'_>) -> Answ
     let path = "ctx.transport_domain";
     let domain = context.transport_domain();
     let domain = firmware.need(Kind::TransportDomain, domain, call.uid, path)?;
-    let tisn = firmware.number(Kind::Tis, FIRST, firmware.limits().tises - FIRST)?;
+    let tisn = firmware.number(Kind::Tis, FIRST, firmware.limits().tises)?;
     firmware
         .objects
         .create((Kind::Tis, tisn.into()), call.uid, vec![domain]);
