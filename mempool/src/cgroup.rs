@@ -128,3 +128,103 @@ fn check_up(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with files, removed at the end.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str, files: &[(&str, &str)]) -> Self {
+            let root =
+                std::env::temp_dir().join(format!("pollux-cgroup-{}-{name}", std::process::id()));
+            for (file, text) in files {
+                let path = root.join(file);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            Self(root)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn left(result: Result<(), MemoryError>) -> (u64, String) {
+        match result.unwrap_err() {
+            MemoryError::CgroupLimit { left, file, .. } => (left, file),
+            e => panic!("{e}"),
+        }
+    }
+
+    #[test]
+    fn version_2_limits_of_the_group_and_above() {
+        let tree = Tree::new(
+            "v2",
+            &[
+                ("proc/self/cgroup", "0::/pods/web\n"),
+                ("sys/fs/cgroup/pods/web/hugetlb.2MB.max", "max\n"),
+                ("sys/fs/cgroup/pods/hugetlb.2MB.max", "8388608\n"),
+                ("sys/fs/cgroup/pods/hugetlb.2MB.current", "2097152\n"),
+                ("sys/fs/cgroup/pods/web/memory.max", "1000000\n"),
+                ("sys/fs/cgroup/pods/web/memory.current", "400000\n"),
+                ("sys/fs/cgroup/pods/web/hugetlb.1GB.rsvd.max", "0\n"),
+            ],
+        );
+        let check = |page, needed| check(&tree.0, "q", page, needed);
+        assert!(check(PageSize::HUGE_2M, 6 << 20).is_ok());
+        let (bytes, file) = left(check(PageSize::HUGE_2M, 8 << 20));
+        assert_eq!(bytes, 6 << 20);
+        assert!(
+            file.ends_with("sys/fs/cgroup/pods/hugetlb.2MB.max"),
+            "{file}"
+        );
+        assert!(check(PageSize::ordinary(), 600_000).is_ok());
+        let e = check(PageSize::ordinary(), 600_001)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            e.starts_with("q: 600001 bytes needed, but the memory control group of this process leaves 600000 (limit 1000000); raise "),
+            "{e}"
+        );
+        // A limit on reservations counts too.
+        assert_eq!(left(check(PageSize::HUGE_1G, 1 << 30)).0, 0);
+    }
+
+    #[test]
+    fn version_1_limits() {
+        let tree = Tree::new(
+            "v1",
+            &[
+                (
+                    "proc/self/cgroup",
+                    "5:cpu,cpuacct:/x\n4:hugetlb:/box\n3:memory:/box\n",
+                ),
+                (
+                    "sys/fs/cgroup/hugetlb/box/hugetlb.2MB.limit_in_bytes",
+                    "4194304\n",
+                ),
+                (
+                    "sys/fs/cgroup/hugetlb/box/hugetlb.2MB.usage_in_bytes",
+                    "0\n",
+                ),
+                ("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "4096\n"),
+            ],
+        );
+        let check = |page, needed| check(&tree.0, "q", page, needed);
+        assert!(check(PageSize::HUGE_2M, 4 << 20).is_ok());
+        assert_eq!(left(check(PageSize::HUGE_2M, 6 << 20)).0, 4 << 20);
+        assert_eq!(left(check(PageSize::ordinary(), 4097)).0, 4096);
+    }
+
+    #[test]
+    fn no_groups_no_limits() {
+        let tree = Tree::new("none", &[("proc/self/other", "")]);
+        assert!(check(&tree.0, "q", PageSize::HUGE_2M, u64::MAX).is_ok());
+    }
+}

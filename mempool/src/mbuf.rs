@@ -119,6 +119,11 @@ impl Mbuf {
         Self(raw)
     }
 
+    #[cfg(all(test, debug_assertions))]
+    pub(crate) fn raw(&self) -> Raw {
+        self.0
+    }
+
     /// Gives up ownership without freeing.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> Raw {

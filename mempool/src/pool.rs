@@ -863,3 +863,43 @@ impl Pool {
         })
     }
 }
+
+#[cfg(test)]
+#[cfg(debug_assertions)]
+mod tests {
+    use super::*;
+
+    fn pool() -> Pool {
+        Pool::new(&PoolConfig::new("p", 4).page(PageChoice::Ordinary).cache(0)).unwrap()
+    }
+
+    #[test]
+    #[should_panic(expected = "buffer 0 is freed twice")]
+    fn a_buffer_freed_twice_is_named() {
+        let pool = pool();
+        let raw = pool.alloc().unwrap().into_raw();
+        drop(Mbuf::from_raw(raw));
+        drop(Mbuf::from_raw(raw));
+    }
+
+    #[test]
+    #[should_panic(expected = "buffer 0 is handed out twice")]
+    fn a_buffer_in_the_ring_twice_is_named() {
+        let pool = pool();
+        let raw = pool.alloc().unwrap().into_raw();
+        // SAFETY: deliberately not: the buffer is put where free ones are, while out.
+        unsafe { pool.inner().put_ring(&raw, 1) };
+        let all: Vec<Option<Mbuf>> = (0..4).map(|_| pool.alloc()).collect();
+        // Not reached.
+        std::mem::forget(all);
+    }
+
+    #[test]
+    #[should_panic(expected = "has a damaged header")]
+    fn a_damaged_header_is_named() {
+        let pool = pool();
+        let mbuf = pool.alloc().unwrap();
+        // SAFETY: the cold line is mapped; an atomic.
+        unsafe { &(*pool.inner().cold(mbuf.raw())).cookie }.store(7, Ordering::Relaxed);
+    }
+}

@@ -47,6 +47,16 @@ impl<'a> Segment<'a> {
         self.mbuf().data_len()
     }
 
+    /// Number of its buffer in the pool that it goes home to.
+    pub fn index(&self) -> u32 {
+        self.mbuf().index()
+    }
+
+    /// Process-wide number of that pool.
+    pub fn pool_id(&self) -> u16 {
+        self.mbuf().pool_id()
+    }
+
     /// Device address of its first byte of data.
     #[inline(always)]
     pub fn data_iova(&self) -> u64 {
