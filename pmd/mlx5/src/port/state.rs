@@ -251,9 +251,11 @@ fn admit(
     vport::set_addresses(control, &[mac])?;
     vport::set_promiscuous(control, promiscuous)?;
     if let Some(steering) = &mut started.steering {
-        steering.admit(control, mac)?;
-        steering.admit(control, MacAddress::BROADCAST)?;
+        // The widest rule first: the first one lets packets in, and those that it does not
+        // match would be lost until the others stand.
         steering.set_promiscuous(control, promiscuous)?;
+        steering.admit(control, MacAddress::BROADCAST)?;
+        steering.admit(control, mac)?;
     }
     vport::set_port_up(control)?;
     control.ask_link();
