@@ -17,6 +17,18 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
     builder.check(f);
 }
 
+type Shared = Arc<Ring<u32, Multi, Multi>>;
+
+/// Runs `f` twice at once. Not on the model's first thread, whose next step loom takes
+/// before all others.
+fn in_two_threads<R: 'static>(ring: &Shared, f: fn(&Shared) -> R) -> [R; 2] {
+    let threads = [0, 1].map(|_| {
+        let ring = ring.clone();
+        thread::spawn(move || f(&ring))
+    });
+    threads.map(|t| t.join().unwrap())
+}
+
 #[test]
 fn one_to_one_keeps_order_and_reuses_cells() {
     model(|| {
@@ -57,10 +69,14 @@ fn two_producers_lose_nothing_and_keep_their_order() {
                 thread::spawn(move || assert!(p.enqueue_bulk(&[base, base + 1])))
             })
             .collect();
-        // One look while they are at it (a loop would wait for a waiter, endlessly for
-        // loom), the rest afterwards.
+        // A few looks while they are at it (a loop without end would wait for a waiter,
+        // endlessly for loom), the rest afterwards.
         let mut into = [0; 4];
-        let n = c.dequeue_burst(&mut into);
+        let mut n = 0;
+        for _ in 0..3 {
+            n += c.dequeue_burst(&mut into[n..]);
+            thread::yield_now();
+        }
         for t in threads {
             t.join().unwrap();
         }
@@ -105,14 +121,11 @@ fn all_or_nothing_is_decided_once() {
     model(|| {
         let ring = Arc::new(Ring::<u32, Multi, Multi>::with_capacity(3).unwrap());
         assert!(ring.enqueue_bulk(&[1, 2, 3]));
-        let other = ring.clone();
-        let thread = thread::spawn(move || {
+        let both = in_two_threads(&ring, |ring| {
             let mut into = [0; 2];
-            other.dequeue_bulk(&mut into)
+            ring.dequeue_bulk(&mut into)
         });
-        let mut into = [0; 2];
-        let mine = ring.dequeue_bulk(&mut into);
-        let theirs = thread.join().unwrap();
+        let [mine, theirs] = both;
         // Three values serve exactly one of two gets of two.
         assert!(mine != theirs);
         assert_eq!(ring.len(), 1);
@@ -124,17 +137,12 @@ fn a_full_ring_passes_cells_back_and_forth() {
     model(|| {
         let ring = Arc::new(Ring::<u32, Multi, Multi>::with_capacity(1).unwrap());
         assert!(ring.enqueue(1).is_ok());
-        let other = ring.clone();
         // As a pool does: take one, give one back.
-        let thread = thread::spawn(move || {
-            if let Some(v) = other.dequeue() {
-                assert!(other.enqueue(v).is_ok());
+        in_two_threads(&ring, |ring| {
+            if let Some(v) = ring.dequeue() {
+                assert!(ring.enqueue(v).is_ok());
             }
         });
-        if let Some(v) = ring.dequeue() {
-            assert!(ring.enqueue(v).is_ok());
-        }
-        thread.join().unwrap();
         assert_eq!(ring.dequeue(), Some(1));
     });
 }
