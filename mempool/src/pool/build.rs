@@ -1,14 +1,12 @@
 //! How a pool is made: numbers checked, memory checked, then mapped and laid out.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use super::cache::Cache;
+use super::inner::{Chunk, PoolInner, UNREGISTERED};
 use super::registry::{self, Number, Regions};
-use super::{
-    CACHE_HEAD, Cache, Chunk, MAX_BUFFER, MAX_CACHE, MAX_CHUNKS, MAX_COUNT, Pool, PoolConfig,
-    PoolInner, UNREGISTERED,
-};
+use super::{MAX_BUFFER, MAX_CACHE, MAX_CHUNKS, MAX_COUNT, Pool, PoolConfig};
 use crate::error::MemoryError;
 use crate::lcore::MAX_LCORES;
 use crate::mbuf::TxOffload;
@@ -161,9 +159,7 @@ impl Layout {
         let colds = config.count * size_of::<Header>();
         let caches = (colds + config.count * size_of::<Cold>()).next_multiple_of(2 * LINE);
         let cache_slots = if config.cache == 0 { 0 } else { MAX_LCORES };
-        // Two lines apart, since CPUs fetch lines in pairs.
-        let cache_stride =
-            (CACHE_HEAD + config.cache * size_of::<Raw>()).next_multiple_of(2 * LINE);
+        let cache_stride = Cache::stride(config.cache);
         Self {
             stride: lines * LINE,
             per_chunk: config.count.div_ceil(config.chunks),
@@ -262,24 +258,13 @@ impl PoolInner {
                 }
             }
         }
-        for slot in 0..self.cache_slots {
-            // SAFETY: slot < cache_slots; inside the segment by the layout.
-            unsafe {
-                let at: NonNull<u8> = self.caches.add(slot * self.cache_stride);
-                at.cast::<Cache>().write(Cache {
-                    len: AtomicUsize::new(0),
-                    full: AtomicU64::new(0),
-                    empty: AtomicU64::new(0),
-                    failed: AtomicU64::new(0),
-                });
-            }
-        }
+        // The caches are zeros, as the kernel gave them: empty.
     }
 }
 
 #[cfg(debug_assertions)]
 fn first_cookie() -> u64 {
-    super::cookie::HOME
+    super::inner::cookie::HOME
 }
 
 #[cfg(not(debug_assertions))]

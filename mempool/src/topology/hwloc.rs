@@ -171,7 +171,7 @@ impl Topology for HwlocTopology {
         // any state, and `UnsafeCell` lets anybody write them. hwloc uses the reference
         // for its address and size only.
         let area: &[UnsafeCell<MaybeUninit<u8>>] =
-            unsafe { std::slice::from_raw_parts(memory.address() as *const _, memory.len()) };
+            unsafe { std::slice::from_raw_parts(memory.map.as_ptr().cast(), memory.len()) };
         match self.hwloc.bind_memory_area(
             area,
             nodeset,
