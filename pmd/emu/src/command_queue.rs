@@ -80,12 +80,12 @@ pub(crate) struct CommandQueue {
 }
 
 impl CommandQueue {
-    /// A queue at a device address.
-    pub(crate) fn new(base: u64) -> Self {
+    /// A queue at a device address; `counts` go on.
+    pub(crate) fn new(base: u64, counts: QueueCounts) -> Self {
         Self {
             base,
             slots: vec![Slot::Idle; 1 << LOG_SLOTS],
-            counts: QueueCounts::default(),
+            counts,
             completed: 0,
         }
     }
@@ -434,10 +434,10 @@ impl Walk {
 
     fn check(&self, mailbox: &Mailbox, block: usize) -> Result<(), DeliveryStatus> {
         let good = match self.signatures {
-            // Zero is a signature that was not made.
+            // Two zeros are signatures that were not made. (One alone can come out of the sum: the
+            // whole's is zero when the data's is.)
             Signatures::WherePresent => {
-                (mailbox.ctrl_signature() == 0 || mailbox.is_ctrl_signed())
-                    && (mailbox.signature() == 0 || mailbox.is_signed())
+                mailbox.ctrl_signature() == 0 && mailbox.signature() == 0 || mailbox.is_signed()
             }
             Signatures::Required => mailbox.is_signed(),
             Signatures::Ignored => true,

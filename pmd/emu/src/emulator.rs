@@ -189,14 +189,11 @@ fn plan(number: usize, config: &FunctionConfig) -> Result<Plan, EmuError> {
     within("vectors", config.vectors as u64, MAX_VECTORS as u64)?;
     within("boot_pages", config.boot_pages.into(), MOST_PAGES)?;
     within("init_pages", config.init_pages.into(), MOST_PAGES)?;
-    if config.spare_pages > config.init_pages {
-        return Err(EmuError::Combination {
-            what: format!(
-                "port {number}: {} spare pages are more than the {} init pages they are part of",
-                config.spare_pages, config.init_pages
-            ),
-        });
-    }
+    within(
+        "spare_pages",
+        config.spare_pages.into(),
+        config.init_pages.into(),
+    )?;
     let pages = u64::from(END_UAR - FIRST_MAPPED_UAR) * UAR_PAGE;
     let request = SegmentRequest::new(format!("emu{number} doorbells"), pages as usize)
         .page(PageChoice::Ordinary);

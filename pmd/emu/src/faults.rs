@@ -50,8 +50,10 @@ pub enum CommandFault {
 pub enum PageDemand {
     /// It wants so many.
     Give(u32),
-    /// It offers so many back; more than it has idle is offered too.
+    /// It offers so many back, and lets go of as many.
     Take(u32),
+    /// It offers so many back, but lets go only of those that are idle: a hint, as cards give.
+    Hint(u32),
     /// It has dropped all of them.
     ReleaseAll,
 }

@@ -4,7 +4,7 @@
 //! UAR pages that the data thread watches. Stores to trapped registers are noted in an inbox; the
 //! command thread, which lives from a driver's arrival to its departure, does the work.
 
-use crate::command_queue::CommandQueue;
+use crate::command_queue::{CommandQueue, QueueCounts};
 use crate::data::{DataError, DataEvent, DataPort, QueueFault};
 use crate::events::{self, Event};
 use crate::faults::{Faults, PageDemand};
@@ -365,6 +365,7 @@ fn run(shared: &Shared, host: &Host) {
         reader: host.memory.reader(),
         firmware: Firmware::new(shared.character.clone(), shared.data.clone()),
         queue: None,
+        counts: QueueCounts::default(),
         written: 0,
         lost: 0,
     };
@@ -388,23 +389,37 @@ struct Player<'a> {
     reader: HostReader,
     firmware: Firmware,
     queue: Option<CommandQueue>,
+    /// Counts of the queues before.
+    counts: QueueCounts,
     written: u64,
     lost: u64,
 }
 
 impl Player<'_> {
+    /// Counts of all queues since the driver came.
+    fn counts(&self) -> QueueCounts {
+        self.queue
+            .as_ref()
+            .map_or(self.counts, |queue| queue.counts)
+    }
+
     fn step(&mut self, work: Work) {
         if work.reset {
             let shared = self.shared;
             shared.data_gone("reset", shared.data.reset());
+            let refused = self.firmware.refused;
             self.firmware = Firmware::new(shared.character.clone(), shared.data.clone());
+            self.firmware.refused = refused;
+            self.counts = self.counts();
             self.queue = None;
+        }
+        // Stored before the function was killed; a dead one takes no stores.
+        if let Some(address) = work.queue {
+            self.counts = self.counts();
+            self.queue = address.map(|address| CommandQueue::new(address, self.counts));
         }
         if self.shared.faults.killed() {
             return;
-        }
-        if let Some(address) = work.queue {
-            self.queue = address.map(CommandQueue::new);
         }
         for (value, arm) in work.eqs {
             events::doorbell(&mut self.firmware, value, arm, &self.host.interrupts);
@@ -461,7 +476,8 @@ impl Player<'_> {
         let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
         match demand {
             PageDemand::Give(pages) => self.firmware.request_pages(count(pages)),
-            PageDemand::Take(pages) => self.firmware.request_pages(-count(pages)),
+            PageDemand::Take(pages) => self.firmware.offer_pages(count(pages), true),
+            PageDemand::Hint(pages) => self.firmware.offer_pages(count(pages), false),
             PageDemand::ReleaseAll => {
                 if !self.firmware.release_all_pages() {
                     tracing::debug!("release of all pages not raised: the driver did not allow it");
@@ -471,11 +487,7 @@ impl Player<'_> {
     }
 
     fn report(&self) {
-        let counts = self
-            .queue
-            .as_ref()
-            .map(|queue| queue.counts)
-            .unwrap_or_default();
+        let counts = self.counts();
         let holding = self.queue.as_ref().is_some_and(CommandQueue::holds);
         self.shared.write_report(|report| {
             *report = FunctionReport {

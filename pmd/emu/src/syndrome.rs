@@ -83,6 +83,8 @@ reasons! {
     WrongPhase = 0x0b, BAD_SYS_STATE_ERR, Phase, "the function is {}";
     /// Boot or init pages are missing.
     PagesMissing = 0x0c, BAD_SYS_STATE_ERR, Nothing, "the firmware has not got the pages it asked for";
+    /// The driver said that it cannot give the pages that the command needs.
+    PagesDenied = 0x1c, NO_RES_ERR, Nothing, "the driver gave no pages for another object";
     /// Pages are still with the firmware.
     PagesLeft = 0x0d, BAD_SYS_STATE_ERR, Nothing, "the firmware still holds pages of the driver";
     /// More pages than were asked for.

@@ -81,7 +81,8 @@ impl Stop {
 
 impl From<DataError> for Stop {
     /// The command side checked what it knows; what the data side refuses then is its failure.
-    fn from(_: DataError) -> Self {
+    fn from(why: DataError) -> Self {
+        tracing::warn!(%why, "the data side refused what the command side let pass");
         Self::because(Reason::Internal)
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Pages {
     denied: bool,
     /// A hint to take pages back that is not answered yet.
     offered: u64,
+    /// Pages that the firmware lets go of although it needs them.
+    released: u64,
     /// Boot pages, and init pages, were complete once.
     boot_done: bool,
     init_done: bool,
@@ -84,7 +86,7 @@ impl Firmware {
             return Ok(());
         }
         if std::mem::take(&mut self.pages.denied) {
-            return Err(Stop::because(Reason::PagesMissing));
+            return Err(Stop::because(Reason::PagesDenied));
         }
         if self.pages.owed == 0 {
             let ask = (need - held).max(REQUEST);
@@ -110,12 +112,20 @@ impl Firmware {
         }
     }
 
-    /// A fault: the firmware asks for pages (or offers some) of its own accord.
+    /// A fault: the firmware offers pages of its own accord, and means it or does not.
+    pub(crate) fn offer_pages(&mut self, count: i32, meant: bool) {
+        let pages = u64::from(count.unsigned_abs());
+        self.pages.offered += pages;
+        self.pages.released += if meant { pages } else { 0 };
+        self.events.push(Event::PageRequest {
+            count: -count,
+            release_all: false,
+        });
+    }
+
+    /// A fault: the firmware asks for pages of its own accord.
     pub(crate) fn request_pages(&mut self, count: i32) {
-        match u64::try_from(count) {
-            Ok(more) => self.pages.owed += more,
-            Err(_) => self.pages.offered += u64::from(count.unsigned_abs()),
-        }
+        self.pages.owed += u64::from(count.unsigned_abs());
         self.events.push(Event::PageRequest {
             count,
             release_all: false,
@@ -242,7 +252,9 @@ fn take(firmware: &mut Firmware, count: u32, call: &Call<'_>) -> Result<Vec<u64>
     let held = firmware.pages.held();
     let idle = match firmware.phase {
         Phase::Running => {
-            held.saturating_sub(firmware.need_for(firmware.objects.len() as u64) as usize)
+            let need = firmware.need_for(firmware.objects.len() as u64) as usize;
+            held.saturating_sub(need)
+                .max(firmware.pages.released as usize)
         }
         _ => held,
     };
@@ -255,6 +267,7 @@ fn take(firmware: &mut Firmware, count: u32, call: &Call<'_>) -> Result<Vec<u64>
     }
     let pages = &mut firmware.pages;
     pages.offered = pages.offered.saturating_sub(taken.len() as u64);
+    pages.released = pages.released.saturating_sub(taken.len() as u64);
     if taken.is_empty() {
         pages.offered = 0;
     }

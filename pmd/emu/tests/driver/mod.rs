@@ -49,7 +49,7 @@ pub struct Driver {
     pub memory: Window,
     pub mapping: DmaMapping,
     pub interrupts: Vec<Interrupt>,
-    registers: Registers,
+    pub registers: Registers,
     control: Registers,
     next_token: u8,
     /// First byte of the memory that is not in use.

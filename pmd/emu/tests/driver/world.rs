@@ -1,7 +1,7 @@
 //! One of everything: a function on which each kind of object exists and is used.
 
 use super::{Driver, words};
-use pollux_emu::{EmulatorConfig, FunctionConfig, Model};
+use pollux_emu::{FunctionConfig, Model};
 use pollux_prm::Command;
 use pollux_prm::commands::counters::*;
 use pollux_prm::commands::cq::*;
@@ -21,6 +21,7 @@ pub struct World {
     pub domain: u32,
     pub mkey: u32,
     pub counter: u8,
+    /// 0 for a model without.
     pub flow_counter: u32,
     pub cqn: u32,
     pub tisn: u32,
@@ -46,11 +47,13 @@ impl World {
             model,
             ..FunctionConfig::default()
         };
-        let mut driver = Driver::new(EmulatorConfig {
-            functions: vec![function],
-            ..Default::default()
-        });
+        let mut driver = Driver::one(function);
         driver.bring_up();
+        Self::on(driver)
+    }
+
+    /// On a function that runs already.
+    pub fn on(mut driver: Driver) -> Self {
         let uar = driver.uar();
         let (eqn, _) = driver.eq(uar, 0, [0; 4], 6);
         let pd = driver.call::<AllocPd>(&AllocPd::request()).unwrap().pd();
@@ -62,9 +65,8 @@ impl World {
         let counter = driver
             .call::<AllocQCounter>(&AllocQCounter::request())
             .unwrap();
-        let flow_counter = driver
-            .call::<AllocFlowCounter>(&AllocFlowCounter::request())
-            .unwrap();
+        // Not every model has them.
+        let flow_counter = driver.call::<AllocFlowCounter>(&AllocFlowCounter::request());
         let (ring, record) = (driver.take(4096), driver.take(4096));
         let mut world = Self {
             driver,
@@ -74,7 +76,7 @@ impl World {
             domain,
             mkey: 0,
             counter: counter.counter_set_id(),
-            flow_counter: flow_counter.flow_counter_id(),
+            flow_counter: flow_counter.map_or(0, |out| out.flow_counter_id()),
             cqn: 0,
             tisn: 0,
             sqn: 0,
@@ -221,22 +223,29 @@ impl World {
         input.as_bytes().to_vec()
     }
 
-    /// An entry that counts and goes to the TIR.
+    /// An entry that counts, where the model can, and goes to the TIR.
     pub fn entry_input(&self, index: u32) -> Vec<u8> {
         let mut input = SetFlowTableEntry::request();
         input.set_table_id(self.table).unwrap();
         input.set_flow_index(index);
         let mut context = FlowContext::zeroed();
-        context.set_group_id(self.group).set_action(0x4 | 0x8);
+        let counts = self.flow_counter != 0;
+        context
+            .set_group_id(self.group)
+            .set_action(if counts { 0x4 | 0x8 } else { 0x4 });
         context.set_destination_list_size(1).unwrap();
-        context.set_flow_counter_list_size(1).unwrap();
+        context.set_flow_counter_list_size(counts.into()).unwrap();
         input.set_flow_context(context);
         let mut to = Destination::zeroed();
         to.set_destination_type(2)
             .set_destination_id(self.tirn)
             .unwrap();
-        let mut counter = CounterEntry::zeroed();
-        counter.set_flow_counter_id(self.flow_counter);
-        [input.as_bytes(), to.as_bytes(), counter.as_bytes()].concat()
+        let mut bytes = [input.as_bytes(), to.as_bytes()].concat();
+        if counts {
+            let mut counter = CounterEntry::zeroed();
+            counter.set_flow_counter_id(self.flow_counter);
+            bytes.extend_from_slice(counter.bytes());
+        }
+        bytes
     }
 }
