@@ -8,7 +8,7 @@
 //! - [`foreign`]: the three ways to touch memory that somebody else may write;
 //! - [`barrier`], [`cycles`], [`page`]: what depends on the processor;
 //! - [`topology`], [`lcore`]: nodes and CPUs, threads and their places;
-//! - [`ring`], [`pool`], [`mbuf`], [`burst`], [`slots`]: packet buffers and how they travel.
+//! - [`ring`], [`pool`], [`mbuf`], [`burst`], [`in_flight`]: packet buffers and how they travel.
 
 pub mod barrier;
 pub mod burst;
@@ -16,6 +16,7 @@ mod cgroup;
 pub mod cycles;
 pub mod error;
 pub mod foreign;
+pub mod in_flight;
 pub mod lcore;
 pub mod mbuf;
 pub mod page;
@@ -23,17 +24,16 @@ pub mod pool;
 mod raw_copy;
 pub mod ring;
 pub mod segment;
-pub mod slots;
 mod sync;
 pub mod topology;
 
 pub use burst::Burst;
 pub use error::MemoryError;
 pub use foreign::{Cells, CellsRef, Window, Word8, Word16, Word32, Word64};
+pub use in_flight::InFlight;
 pub use lcore::{Lcore, LcoreGuard};
 pub use mbuf::{Mbuf, RxMeta};
 pub use page::{FIRMWARE_PAGE, PageSize};
 pub use pool::{Pool, PoolConfig, PoolStats};
 pub use segment::{PageChoice, Segment, SegmentRequest};
-pub use slots::Slots;
 pub use topology::NodeId;

@@ -124,6 +124,12 @@ impl Mbuf {
         self.0
     }
 
+    /// The header's state word.
+    #[inline(always)]
+    pub(crate) fn state(&self) -> u64 {
+        self.0.state()
+    }
+
     /// Gives up ownership without freeing.
     #[inline(always)]
     pub(crate) fn into_raw(self) -> Raw {

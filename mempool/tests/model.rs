@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use pollux_mempool::ring::{Mode, Multi, Ring, Single};
-use pollux_mempool::{Burst, Lcore, Mbuf, PageChoice, Pool, PoolConfig, Slots};
+use pollux_mempool::{Burst, InFlight, Lcore, Mbuf, PageChoice, Pool, PoolConfig};
 use proptest::prelude::*;
 
 fn pool(count: usize, cache: usize, chunks: usize) -> Pool {
@@ -48,7 +48,7 @@ enum Op {
     Adj(usize, usize),
     Trim(usize, usize),
     Write(usize, u8),
-    ThroughSlots(usize, usize),
+    ThroughInFlight(usize, usize),
     Flush,
     Reset(usize),
 }
@@ -67,7 +67,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (k.clone(), 0..4usize).prop_map(|(k, n)| Op::Adj(k, n)),
         1 => (k.clone(), 0..4usize).prop_map(|(k, n)| Op::Trim(k, n)),
         2 => (k.clone(), any::<u8>()).prop_map(|(k, b)| Op::Write(k, b)),
-        1 => (0..16usize, 0..20usize).prop_map(|(i, n)| Op::ThroughSlots(i, n)),
+        1 => (0..16usize, 0..20usize).prop_map(|(i, n)| Op::ThroughInFlight(i, n)),
         1 => Just(Op::Flush),
         1 => k.prop_map(Op::Reset),
     ]
@@ -201,18 +201,22 @@ impl World {
                 }
                 assert_eq!(wrote, self.sharers(room) == 1, "{mine:?} {room:?}");
             }
-            Op::ThroughSlots(i, n) => {
-                let mut slots = Slots::new(16).unwrap();
+            Op::ThroughInFlight(i, n) => {
+                // `i` earlier ones bring the later ones over the end.
+                let mut flying = InFlight::new(16).unwrap();
+                if flying.fill_from(&self.pools[0], i) {
+                    flying.free_oldest(i);
+                }
                 let mut burst = Burst::with_capacity(20);
                 let mut rest = self.take(n);
                 for packet in &mut rest {
                     let gone = std::mem::replace(&mut packet.mbuf, dummy(&self.pools));
                     burst.push(gone).unwrap();
                 }
-                let put = slots.put_many_from(&mut burst, i, n);
+                let put = flying.put_from(&mut burst, n);
                 assert_eq!(put, rest.len().min(16));
                 let mut back = Burst::with_capacity(20);
-                assert_eq!(slots.take_many_into(&mut back, i, 16), put);
+                assert_eq!(flying.take_into(&mut back, 16), put);
                 burst.move_to(&mut back, 20);
                 for (packet, mbuf) in rest.iter_mut().zip(back.drain()) {
                     packet.mbuf = mbuf;
@@ -298,54 +302,69 @@ proptest! {
     }
 
     #[test]
-    fn slots_are_places(ops in prop::collection::vec((0..6u8, any::<u32>(), 0..9usize), 0..80)) {
-        let pool = pool(24, 0, 2);
-        let mut slots = Slots::new(8).unwrap();
-        let mut model: [Option<u32>; 8] = [None; 8];
+    fn in_flight_is_a_queue(ops in prop::collection::vec((0..8u8, 0..9usize), 0..120)) {
+        let pools = [pool(24, 0, 2), pool(17, 0, 1)];
+        let mut flying = InFlight::new(8).unwrap();
+        // Numbers of the packets in flight, of those in the burst, and clones held elsewhere.
+        let (mut model, mut queue) = (VecDeque::new(), VecDeque::new());
+        let mut clones = Vec::new();
         let mut burst = Burst::with_capacity(16);
-        let mut queue = VecDeque::new();
-        for (kind, i, n) in ops {
-            let places = (0..n).map(|k| i.wrapping_add(k as u32) as usize % 8);
+        let name = |m: &Mbuf| (m.pool_id(), m.index());
+        for (kind, n) in ops {
             match kind {
-                0 => {
-                    if let Some(m) = pool.alloc() {
-                        model[i as usize % 8] = Some(m.index());
-                        slots.put(i, m);
-                    }
+                0 | 1 => {
+                    let pool = &pools[usize::from(kind)];
+                    let possible = n <= 8 - model.len() && n <= pool.available();
+                    prop_assert_eq!(flying.fill_from(pool, n), possible);
+                    let added = flying.newest(if possible { n } else { 0 });
+                    model.extend(added.into_iter().flatten().map(|m| name(m)));
                 }
-                1 => prop_assert_eq!(slots.take(i).map(|m| m.index()), model[i as usize % 8].take()),
-                2 => {
-                    let free = pool.available() + places.clone().filter(|p| model[*p].is_some()).count();
-                    places.clone().for_each(|p| model[p] = None);
-                    let filled = n <= 8 && slots.fill_from(&pool, i, n);
-                    prop_assert_eq!(filled, n <= 8 && n <= free);
-                    for (k, p) in places.enumerate().filter(|_| filled) {
-                        model[p] = slots.get(i.wrapping_add(k as u32)).map(Mbuf::index);
-                        prop_assert!(model[p].is_some());
+                2 | 3 => {
+                    for _ in 0..n.min(burst.room()) {
+                        let Some(m) = pools[usize::from(kind - 2)].alloc() else { break };
+                        queue.push_back(name(&m));
+                        prop_assert!(burst.push(m).is_ok());
                     }
-                }
-                3 => {
-                    slots.free_many(i, n);
-                    places.for_each(|p| model[p] = None);
                 }
                 4 => {
-                    let expect: Vec<u32> = places.clone().map_while(|p| model[p]).take(burst.room()).collect();
-                    prop_assert_eq!(slots.take_many_into(&mut burst, i, n), expect.len());
-                    places.take(expect.len()).for_each(|p| model[p] = None);
-                    queue.extend(expect);
+                    let expect = n.min(queue.len()).min(8 - model.len());
+                    prop_assert_eq!(flying.put_from(&mut burst, n), expect);
+                    model.extend(queue.drain(..expect));
+                }
+                5 => {
+                    let expect = n.min(model.len()).min(burst.room());
+                    prop_assert_eq!(flying.take_into(&mut burst, n), expect);
+                    queue.extend(model.drain(..expect));
+                }
+                6 => {
+                    flying.free_oldest(n);
+                    model.drain(..n.min(model.len()));
                 }
                 _ => {
-                    let n = slots.put_many_from(&mut burst, i, n);
-                    for p in places.take(n) {
-                        model[p] = queue.pop_front();
+                    // Sharing makes a packet other than plain, in flight or before.
+                    let lent = flying.oldest(n).into_iter().flatten();
+                    clones.extend(lent.filter_map(|m| m.clone_ref()).take(1));
+                    clones.extend(burst.iter().filter_map(Mbuf::clone_ref).take(n % 2));
+                    if n == 3 {
+                        clones.clear();
                     }
                 }
             }
-            let there: Vec<Option<u32>> = (0..8usize).map(|p| slots.get(p).map(Mbuf::index)).collect();
-            prop_assert_eq!(&there[..], &model[..]);
-            prop_assert!(burst.iter().map(Mbuf::index).eq(queue.iter().copied()));
-            let held = model.iter().flatten().count() + queue.len();
-            prop_assert_eq!(pool.in_use(), held);
+            prop_assert_eq!((flying.len(), flying.room()), (model.len(), 8 - model.len()));
+            // What is lent is looked at again when it is freed: so look seldom.
+            if kind == 7 {
+                let there = flying.oldest(usize::MAX).into_iter().flatten();
+                prop_assert!(there.map(|m| name(m)).eq(model.iter().copied()));
+            }
+            prop_assert!(burst.iter().map(name).eq(queue.iter().copied()));
+            if clones.is_empty() {
+                let out: usize = pools.iter().map(Pool::in_use).sum();
+                prop_assert_eq!(out, model.len() + queue.len());
+            }
+        }
+        drop((flying, burst, clones));
+        for pool in &pools {
+            prop_assert!(pool.check().is_ok());
         }
     }
 }

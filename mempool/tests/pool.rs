@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use pollux_mempool::mbuf::{ExternalBuffer, NO_REGION, flags};
 use pollux_mempool::pool::{self, Leak};
 use pollux_mempool::{
-    Burst, Lcore, Mbuf, MemoryError, PageChoice, Pool, PoolConfig, RxMeta, Segment, SegmentRequest,
-    Slots,
+    Burst, InFlight, Lcore, Mbuf, MemoryError, PageChoice, Pool, PoolConfig, RxMeta, Segment,
+    SegmentRequest,
 };
 
 fn config(count: usize) -> PoolConfig {
@@ -505,78 +505,127 @@ fn bursts_of_several_pools_go_home_each_to_its_own() {
     assert_eq!((a.in_use(), b.in_use()), (0, 0));
 }
 
+/// Numbers of the packets in two spans.
+fn numbers([a, b]: [&mut [Mbuf]; 2]) -> Vec<u32> {
+    a.iter().chain(&*b).map(Mbuf::index).collect()
+}
+
 #[test]
-fn slots_take_any_index() {
-    let pool = pool(32, 0);
-    let mut slots = Slots::new(8).unwrap();
-    assert!(Slots::new(6).is_err() && Slots::new(0).is_err());
-    slots.put(9u32, pool.alloc().unwrap());
-    assert!(slots.get(1u16).is_some());
-    slots.put(1usize, pool.alloc().unwrap());
-    assert_eq!(pool.in_use(), 1, "the one that lay there is freed");
-    assert!(slots.take(usize::MAX - 6).is_some());
-    assert!(slots.take(1u32).is_none());
-    // Many, over the end.
+fn in_flight_keeps_order_over_its_end() {
+    let pool = pool(64, 0);
+    let mut flying = InFlight::new(8).unwrap();
+    assert!(InFlight::new(6).is_err() && InFlight::new(0).is_err());
     let mut burst = Burst::with_capacity(16);
-    assert!(pool.alloc_bulk(&mut burst, 5));
-    let order: Vec<u32> = burst.iter().map(Mbuf::index).collect();
-    assert_eq!(slots.put_many_from(&mut burst, 6u32, 9), 5);
-    assert!(burst.is_empty());
-    let there: Vec<u32> = (6u32..11).map(|i| slots.get(i).unwrap().index()).collect();
-    assert_eq!(there, order);
-    assert_eq!(slots.take_many_into(&mut burst, 6u32, 3), 3);
-    assert_eq!(
-        slots.take_many_into(&mut burst, 9u32, 8),
-        2,
-        "up to the first empty one"
-    );
-    let back: Vec<u32> = burst.iter().map(Mbuf::index).collect();
-    assert_eq!(back, order);
-    burst.clear();
-    assert!(slots.fill_from(&pool, 5u32, 8));
-    assert_eq!(pool.in_use(), 8);
-    assert!(!slots.fill_from(&pool, 0u32, 9));
-    slots.free_many(13u32, 3);
-    assert_eq!(pool.in_use(), 5);
-    slots.free_many(0u32, usize::MAX);
+    let mut back = Burst::with_capacity(16);
+    for _ in 0..50 {
+        assert!(pool.alloc_bulk(&mut burst, 5));
+        let order: Vec<u32> = burst.iter().map(Mbuf::index).collect();
+        assert_eq!(flying.put_from(&mut burst, 9), 5);
+        assert_eq!((flying.len(), flying.room()), (5, 3));
+        assert!(burst.is_empty());
+        assert_eq!(numbers(flying.oldest(9)), order);
+        assert_eq!(numbers(flying.newest(2)), order[3..]);
+        assert_eq!(flying.take_into(&mut back, 3), 3);
+        assert_eq!(flying.take_into(&mut back, 8), 2);
+        assert_eq!(back.iter().map(Mbuf::index).collect::<Vec<_>>(), order);
+        back.clear();
+    }
+    assert!(flying.is_empty());
     assert_eq!(pool.in_use(), 0);
-    assert!(slots.fill_from(&pool, 3u32, 2));
-    drop(slots);
+}
+
+#[test]
+fn in_flight_takes_what_it_has_room_for() {
+    let pool = pool(32, 0);
+    let mut flying = InFlight::new(8).unwrap();
+    assert!(!flying.fill_from(&pool, 9));
+    assert!(flying.fill_from(&pool, 5));
+    assert!(!flying.fill_from(&pool, 4));
+    assert_eq!((flying.len(), pool.in_use()), (5, 5));
+    let mut burst = Burst::with_capacity(6);
+    assert!(pool.alloc_bulk(&mut burst, 6));
+    assert_eq!(flying.put_from(&mut burst, 6), 3);
+    assert_eq!((flying.room(), burst.len()), (0, 3));
+    assert_eq!(flying.put_from(&mut burst, 6), 0);
+    assert!(!flying.fill_from(&pool, 1));
+    // A burst with less room.
+    assert_eq!(flying.take_into(&mut burst, 8), 3);
+    flying.free_oldest(2);
+    assert_eq!((flying.len(), pool.in_use()), (3, 9));
+    drop((flying, burst));
     assert!(pool.check().is_ok());
 }
 
 #[test]
-fn slots_left_alone_by_a_failed_fill() {
-    let pool = pool(7, 0);
-    let mut slots = Slots::new(8).unwrap();
-    for start in 0u32..8 {
-        assert!(!slots.fill_from(&pool, start, 8));
+fn in_flight_is_left_alone_by_a_failed_fill() {
+    let pool = pool(9, 0);
+    let mut flying = InFlight::new(8).unwrap();
+    for _ in 0..8 {
+        assert!(flying.fill_from(&pool, 3));
+        assert!(flying.fill_from(&pool, 3));
+        assert_eq!((flying.len(), pool.in_use()), (6, 6));
+        let mut rest = Burst::with_capacity(2);
+        assert!(pool.get_bulk(&mut rest, 2));
+        assert!(
+            !flying.fill_from(&pool, 2),
+            "one is left, two are asked for"
+        );
+        assert_eq!((flying.len(), pool.in_use()), (6, 8));
+        flying.free_oldest(usize::MAX);
+        drop(rest);
+        assert!(flying.fill_from(&pool, 1));
+        flying.free_oldest(1);
         assert_eq!(pool.in_use(), 0);
-        assert!((0u32..8).all(|i| slots.get(i).is_none()));
     }
 }
 
+/// Packets of several pools, chains and shared ones, in any order, each freed once and to its
+/// own pool; plain ones between them are not taken for what their neighbours are.
 #[test]
-fn slots_free_mixed_packets() {
-    let (a, b) = (pool(16, 0), pool(16, 0));
-    let mut slots = Slots::new(16).unwrap();
-    let mut kept = Vec::new();
-    for i in 0u32..16 {
-        let mut m = if i % 5 < 3 { &a } else { &b }.alloc().unwrap();
-        match i % 4 {
-            1 => m.push_segment(b.alloc().unwrap()).unwrap(),
-            2 => kept.extend(m.clone_ref()),
-            _ => {}
+fn in_flight_frees_mixed_packets() {
+    let (a, b) = (pool(256, 0), pool(256, 0));
+    let mut flying = InFlight::new(32).unwrap();
+    let mut burst = Burst::with_capacity(32);
+    let mut kept = std::collections::VecDeque::new();
+    for i in 0u32..4000 {
+        // Long plain stretches of one pool, then mixed ones.
+        let plain = i / 100 % 2 == 0;
+        let from = match (plain, i / 200 % 2, i % 5) {
+            (true, 0, _) | (false, _, 0..3) => &a,
+            _ => &b,
+        };
+        let mut m = from.alloc().unwrap();
+        if !plain {
+            match i % 4 {
+                1 => m.push_segment(b.alloc().unwrap()).unwrap(),
+                2 => kept.extend(m.clone_ref()),
+                _ => {}
+            }
         }
-        if i != 7 {
-            slots.put(i, m);
+        assert!(burst.push(m).is_ok());
+        let n = 1 + i as usize % 3;
+        if burst.len() >= n {
+            flying.put_from(&mut burst, n);
+        }
+        if i % 6 == 5 {
+            // Those that are lent may become anything.
+            let [first, second] = flying.oldest(2);
+            for m in first.iter_mut().chain(second) {
+                if i % 12 == 5 {
+                    kept.extend(m.clone_ref());
+                }
+            }
+        }
+        while flying.len() > 20 {
+            flying.free_oldest(i as usize % 7 + 1);
+        }
+        while kept.len() > 10 {
+            kept.pop_front();
         }
     }
-    slots.free_many(3u32, 16);
-    // A clone and the bytes it shows: two buffers each.
-    assert_eq!(a.in_use() + b.in_use(), 2 * kept.len());
-    drop(kept);
+    drop((flying, burst, kept));
     assert_eq!((a.in_use(), b.in_use()), (0, 0));
+    assert!(a.check().is_ok() && b.check().is_ok());
 }
 
 #[test]
@@ -632,7 +681,7 @@ fn a_pool_no_larger_than_the_rings_is_warned_about() {
     let mut rest = Burst::with_capacity(512);
     assert!(pool.get_bulk(&mut burst, 512) && pool.get_bulk(&mut rest, 512));
     assert!(pool.alloc().is_none());
-    assert!(!Slots::new(8).unwrap().fill_from(&pool, 0u32, 1));
+    assert!(!InFlight::new(8).unwrap().fill_from(&pool, 1));
 }
 
 #[test]

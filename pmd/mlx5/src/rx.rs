@@ -20,7 +20,7 @@
 use crate::counters::RxCounters;
 use crate::gate::Gate;
 use crate::regions::Regions;
-use pollux_mempool::{Burst, Cells, MemoryError, Pool, Slots, Word32};
+use pollux_mempool::{Burst, Cells, InFlight, MemoryError, Pool, Word32};
 use pollux_prm::completion::{CqeOpcode, Tail, offset};
 use std::fmt;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub struct RxRemains {
     /// Queue number inside the port.
     pub queue: u16,
     /// The buffers that were posted; dropping them frees them.
-    pub buffers: Slots,
+    pub buffers: InFlight,
     /// The work queue, kept mapped.
     pub wq: Cells<[u8; 16]>,
     /// The completion queue, kept mapped.

@@ -19,7 +19,7 @@ use crate::counters::TxCounters;
 use crate::gate::Gate;
 use crate::regions::Regions;
 use pollux_bus::Doorbell;
-use pollux_mempool::{Burst, Cells, MemoryError, Slots, Word32};
+use pollux_mempool::{Burst, Cells, InFlight, MemoryError, Word32};
 use std::fmt;
 use std::sync::Arc;
 
@@ -70,7 +70,7 @@ pub struct TxRemains {
     /// Queue number inside the port.
     pub queue: u16,
     /// The buffers that the device has not completed; dropping them frees them.
-    pub buffers: Slots,
+    pub buffers: InFlight,
     /// The send queue, kept mapped.
     pub sq: Cells<[u8; 64]>,
     /// The completion queue, kept mapped.

@@ -5,7 +5,7 @@ use super::{RxParts, RxRemains};
 use crate::counters::RxCounters;
 use crate::gate::{Cause, Gate, Phase};
 use crate::regions::Regions;
-use pollux_mempool::{Burst, Cells, MemoryError, Pool, RxMeta, Slots, Word32, barrier};
+use pollux_mempool::{Burst, Cells, InFlight, MemoryError, Pool, RxMeta, Word32, barrier};
 use pollux_prm::completion::{
     CqeFormat, CqeOpcode, ErrorCqe, Syndrome, Tail, byte_cnt, lap, offset, rss_hash,
 };
@@ -17,27 +17,18 @@ use std::sync::atomic::Ordering;
 /// Most descriptors: the device counts WQEs modulo 2^16.
 const MAX_DESCRIPTORS: usize = 1 << 15;
 
-/// Most slots that get a new buffer at once.
+/// Most descriptors that get a new buffer at once.
 const REFILL: u32 = 32;
 
-/// Bytes of the last word of an entry that decide whether it is a good one: WQE counter, opcode,
-/// format, event and owner bits. The signature is not checked.
-const DECIDES: u32 = 0xffff_00ff;
-
-/// What is to be done with an entry that is not plainly good.
-enum Odd {
-    /// Not there yet, or the queue has failed: stop.
-    Stop,
-    /// Good after all.
-    Take,
-    /// This packet is lost.
-    Drop,
-}
+/// Bits of the last word of an entry that decide whether it is a good one: WQE counter, opcode,
+/// format and owner. The signature and the event bit say nothing here.
+const DECIDES: u32 = 0xffff_00fd;
 
 pub(super) struct Core {
     cq: Cells<[u8; 64]>,
     wq: Cells<[u8; 16]>,
-    slots: Slots,
+    /// Those of the WQEs from `taken` to `posted`.
+    buffers: InFlight,
     /// Next completion, counted for ever.
     cqe: u32,
     /// Oldest posted WQE, counted since the last reset.
@@ -47,7 +38,7 @@ pub(super) struct Core {
     /// Descriptors.
     size: u32,
     cq_log: u8,
-    /// Slots that get a buffer at once.
+    /// Descriptors that get a buffer at once.
     refill: u32,
     /// WQE up to which missing buffers have been counted.
     missing: u32,
@@ -107,7 +98,7 @@ impl Core {
         let room = parts.pool.data_room();
         let size = size as u32;
         let mut core = Self {
-            slots: Slots::new(parts.wq.count())?,
+            buffers: InFlight::new(parts.wq.count())?,
             cq_log: entries.trailing_zeros() as u8,
             cq: parts.cq,
             wq: parts.wq,
@@ -146,104 +137,120 @@ impl Core {
         if self.taken != taken || self.posted != posted {
             self.publish();
         }
-        out.len() - before
+        out.len().wrapping_sub(before)
     }
 
     /// Moves packets to `out` until there are no more, or no more room.
     #[inline(always)]
     fn receive(&mut self, out: &mut Burst) {
-        let most = (out.room() as u32).min(self.posted.wrapping_sub(self.taken));
-        let end = self.taken.wrapping_add(most);
-        let (mut cqe, mut wqe) = (self.cqe, self.taken);
-        // Packets from `run` to `wqe` are good and still in their slots.
-        let mut run = wqe;
-        let mut bytes = 0;
-        let mut packets = 0;
-        while wqe != end {
-            let tail = self.cq.load_u64::<{ offset::TAIL }>(cqe, Ordering::Acquire);
-            barrier::after_owner();
-            let tail = u64::from_be(tail) as u32;
-            let owner = u32::from(lap(cqe, self.cq_log));
-            let good = wqe << 16 | u32::from(CqeOpcode::RESP_SEND.0) << 4 | owner;
-            if tail & DECIDES != good {
-                if (tail ^ owner) & 1 != 0 {
-                    break;
-                }
-                match self.odd(tail, cqe, wqe) {
-                    Odd::Take => {}
-                    Odd::Stop => break,
-                    Odd::Drop => {
-                        run = self.drop_one(out, run, wqe);
-                        cqe = cqe.wrapping_add(1);
-                        wqe = wqe.wrapping_add(1);
-                        continue;
-                    }
-                }
+        let most = out.room().min(self.buffers.len());
+        let mut left = most;
+        loop {
+            let n = self.receive_good(out, left);
+            left = left.wrapping_sub(n);
+            if left == 0 {
+                break;
             }
-            let length = byte_cnt(
-                self.cq
-                    .load_u64::<{ offset::BYTE_CNT }>(cqe, Ordering::Relaxed),
-            );
-            // No packet has a length of zero either.
-            if length.wrapping_sub(1) >= self.room {
-                run = self.drop_one(out, run, wqe);
-                cqe = cqe.wrapping_add(1);
-                wqe = wqe.wrapping_add(1);
-                continue;
+            let tail = self.tail();
+            let owner = u32::from(lap(self.cqe, self.cq_log));
+            if (tail ^ owner) & 1 != 0 || !self.odd(tail) {
+                break;
             }
-            let hash = rss_hash(
-                self.cq
-                    .load_u64::<{ offset::RSS_HASH }>(cqe, Ordering::Relaxed),
-            );
-            let headers = self
-                .cq
-                .load_u64::<{ offset::HEADERS }>(cqe, Ordering::Relaxed);
-            let headers = HeaderWord::from_memory(headers);
-            if let Some(mbuf) = self.slots.get_mut(wqe) {
-                mbuf.received_at(
-                    self.headroom,
-                    length,
-                    RxMeta {
-                        port: self.port,
-                        queue: self.queue,
-                        flags: headers.flags(hash),
-                        packet_type: headers.packet_type(),
-                        rss_hash: hash,
-                        vlan_tci: headers.vlan(),
-                    },
-                );
-            }
-            bytes += u64::from(length);
-            packets += 1;
-            cqe = cqe.wrapping_add(1);
-            wqe = wqe.wrapping_add(1);
-        }
-        let n = wqe.wrapping_sub(run) as usize;
-        self.slots.take_many_into(out, run, n);
-        self.cqe = cqe;
-        self.taken = wqe;
-        if packets != 0 {
-            self.counters.packets.add(packets);
-            self.counters.bytes.add(bytes);
+            left = left.wrapping_sub(1);
         }
     }
 
-    /// Looks at an entry that is there and not plainly good.
+    /// Moves packets to `out`, at most `most`, up to the first entry that is not there or not
+    /// plainly good; returns how many. `most` fit into `out`, and so many are posted.
+    #[inline(always)]
+    fn receive_good(&mut self, out: &mut Burst, most: usize) -> usize {
+        // All that the loop needs is in locals: it writes to headers, and nothing can say that
+        // those are not this queue.
+        let cq = self.cq.by_ref();
+        let wrap = cq.mask() as u32;
+        let (room, headroom, port, queue) = (self.room, self.headroom, self.port, self.queue);
+        let mut cqe = self.cqe;
+        let owner = u32::from(lap(cqe, self.cq_log));
+        let mut good = self.taken << 16 | u32::from(CqeOpcode::RESP_SEND.0) << 4 | owner;
+        let mut bytes = 0;
+        'all: for span in self.buffers.oldest(most) {
+            for mbuf in span {
+                let tail = cq.load_u64::<{ offset::TAIL }>(cqe, Ordering::Acquire);
+                barrier::after_owner();
+                if u64::from_be(tail) as u32 & DECIDES != good {
+                    break 'all;
+                }
+                let length = byte_cnt(cq.load_u64::<{ offset::BYTE_CNT }>(cqe, Ordering::Relaxed));
+                // No packet has a length of zero either.
+                if length.wrapping_sub(1) >= room {
+                    break 'all;
+                }
+                let hash = cq.load_u64::<{ offset::RSS_HASH }>(cqe, Ordering::Relaxed);
+                let hash = rss_hash(hash);
+                let headers = cq.load_u64::<{ offset::HEADERS }>(cqe, Ordering::Relaxed);
+                let headers = HeaderWord::from_memory(headers);
+                let meta = RxMeta {
+                    port,
+                    queue,
+                    flags: headers.flags(hash),
+                    packet_type: headers.packet_type(),
+                    rss_hash: hash,
+                    vlan_tci: headers.vlan(),
+                };
+                mbuf.received_at(headroom, length, meta);
+                bytes += u64::from(length);
+                cqe = cqe.wrapping_add(1);
+                // The next WQE, and the other owner bit where the ring begins again.
+                good = good.wrapping_add(1 << 16) ^ u32::from(cqe & wrap == 0);
+            }
+        }
+        let n = cqe.wrapping_sub(self.cqe);
+        if n != 0 {
+            self.buffers.take_into(out, n as usize);
+            self.cqe = cqe;
+            self.taken = self.taken.wrapping_add(n);
+            self.counters.packets.add(u64::from(n));
+            self.counters.bytes.add(bytes);
+        }
+        n as usize
+    }
+
+    /// Bytes 60 to 63 of the next completion, in the CPU's order.
+    #[inline(always)]
+    fn tail(&self) -> u32 {
+        let tail = self
+            .cq
+            .load_u64::<{ offset::TAIL }>(self.cqe, Ordering::Acquire);
+        barrier::after_owner();
+        u64::from_be(tail) as u32
+    }
+
+    /// Looks at an entry that is there and was not plainly good: drops the packet, or fails the
+    /// queue. False when the burst ends here.
     #[cold]
     #[inline(never)]
-    fn odd(&mut self, tail: u32, cqe: u32, wqe: u32) -> Odd {
+    fn odd(&mut self, tail: u32) -> bool {
         let opcode = CqeOpcode(tail as u8 >> 4);
         if opcode == CqeOpcode::INVALID {
-            return Odd::Stop;
+            return false;
         }
         let found = (tail >> 16) as u16;
-        let expected = wqe as u16;
+        let expected = self.taken as u16;
         let format = CqeFormat(tail as u8 >> 2 & 3);
         let lie = match opcode {
             _ if found != expected => Cause::WrongIndex { found, expected },
-            CqeOpcode::RESP_SEND if format == CqeFormat::NO_INLINE_DATA => return Odd::Take,
+            CqeOpcode::RESP_SEND if format == CqeFormat::NO_INLINE_DATA => {
+                // A good one that came between two looks stays for the next.
+                let length = self
+                    .cq
+                    .load_u64::<{ offset::BYTE_CNT }>(self.cqe, Ordering::Relaxed);
+                if byte_cnt(length).wrapping_sub(1) >= self.room {
+                    self.drop_one();
+                }
+                return true;
+            }
             CqeOpcode::RESP_ERR => {
-                let entry = ErrorCqe::from_bytes(self.cq.read(cqe));
+                let entry = ErrorCqe::from_bytes(self.cq.read(self.cqe));
                 let syndrome = Syndrome(entry.syndrome());
                 if is_fatal(syndrome) {
                     self.gate.fail(Cause::Completion {
@@ -251,9 +258,10 @@ impl Core {
                         vendor: entry.vendor_err_synd(),
                         wqe: found,
                     });
-                    return Odd::Stop;
+                    return false;
                 }
-                return Odd::Drop;
+                self.drop_one();
+                return true;
             }
             _ => Cause::WrongOpcode {
                 opcode: opcode.0,
@@ -263,22 +271,18 @@ impl Core {
         if self.gate.fail(lie) {
             self.counters.lies.add(1);
         }
-        Odd::Stop
+        false
     }
 
-    /// Hands over the good packets before `wqe` and frees the buffer of that one; returns where
-    /// the next good packets may begin.
-    #[cold]
-    #[inline(never)]
-    fn drop_one(&mut self, out: &mut Burst, run: u32, wqe: u32) -> u32 {
-        let n = wqe.wrapping_sub(run) as usize;
-        self.slots.take_many_into(out, run, n);
-        self.slots.free_many(wqe, 1);
+    /// Frees the buffer of a packet that is lost.
+    fn drop_one(&mut self) {
+        self.buffers.free_oldest(1);
+        self.cqe = self.cqe.wrapping_add(1);
+        self.taken = self.taken.wrapping_add(1);
         self.counters.errors.add(1);
-        wqe.wrapping_add(1)
     }
 
-    /// Gives new buffers to the slots whose packets were taken, a batch at a time.
+    /// Gives new buffers to the descriptors whose packets were taken, a batch at a time.
     #[inline(always)]
     fn refill(&mut self) {
         let mut empty = self.size.wrapping_sub(self.posted.wrapping_sub(self.taken));
@@ -287,49 +291,55 @@ impl Core {
                 self.starved(empty);
                 break;
             }
-            empty -= self.refill;
+            empty = empty.wrapping_sub(self.refill);
         }
     }
 
-    /// Gives buffers to the next `n` slots; false, and nothing done, when the pool has not so
-    /// many.
+    /// Gives buffers to the next `n` descriptors; false, and nothing done, when the pool has not
+    /// so many.
     #[inline(always)]
     fn post(&mut self, n: u32) -> bool {
-        if !self.slots.fill_from(&self.pool, self.posted, n as usize) {
+        if !self.buffers.fill_from(&self.pool, n as usize) {
             return false;
         }
-        let end = self.posted.wrapping_add(n);
-        while self.posted != end {
-            if let Some(mbuf) = self.slots.get(self.posted) {
-                let region = self.regions.get(mbuf.region());
-                let address = mbuf.room_address().wrapping_add(u64::from(self.headroom));
+        let wq = self.wq.by_ref();
+        let regions = &*self.regions;
+        let (room, headroom) = (self.room, u64::from(self.headroom));
+        let mut wqe = self.posted;
+        for span in self.buffers.newest(n as usize) {
+            for mbuf in span {
+                let region = regions.get(mbuf.region());
+                let address = mbuf.room_address().wrapping_add(headroom);
                 let segment =
-                    DataSeg::halves(self.room, region.lkey, address.wrapping_add(region.shift));
-                self.wq.write_part::<[u64; 2], 0>(self.posted, &segment);
+                    DataSeg::halves(room, region.lkey, address.wrapping_add(region.shift));
+                wq.write_part::<[u64; 2], 0>(wqe, &segment);
+                wqe = wqe.wrapping_add(1);
             }
-            self.posted = self.posted.wrapping_add(1);
         }
+        self.posted = wqe;
         true
     }
 
-    /// The pool is (nearly) empty: takes what there is, and counts each slot once.
+    /// The pool is (nearly) empty: takes what there is, and counts each descriptor once.
     #[cold]
     #[inline(never)]
     fn starved(&mut self, mut empty: u32) {
         let mut n = self.refill.min(empty);
         while n > 0 {
             if self.post(n) {
-                empty -= n;
+                empty = empty.wrapping_sub(n);
                 n = n.min(empty);
             } else {
                 n /= 2;
             }
         }
-        // Slots from `posted` to `end` have none; those before `missing` are counted already.
+        // Those from `posted` to `end` have none; those before `missing` are counted already.
         let end = self.taken.wrapping_add(self.size);
         let counted = self.missing.wrapping_sub(self.posted);
         let counted = if counted <= empty { counted } else { 0 };
-        self.counters.no_buffer.add(u64::from(empty - counted));
+        self.counters
+            .no_buffer
+            .add(u64::from(empty.wrapping_sub(counted)));
         self.missing = end;
     }
 
@@ -373,7 +383,7 @@ impl Core {
             }
             self.cqe = self.cqe.wrapping_add(1);
         }
-        self.slots.free_many(0u32, self.size as usize);
+        self.buffers.free_oldest(usize::MAX);
         self.taken = 0;
         self.posted = 0;
         self.missing = 0;
@@ -397,7 +407,7 @@ impl Core {
     pub(super) fn send_home(self) {
         (self.home)(RxRemains {
             queue: self.queue,
-            buffers: self.slots,
+            buffers: self.buffers,
             wq: self.wq,
             cq: self.cq,
         });

@@ -6,7 +6,7 @@ use crate::counters::TxCounters;
 use crate::gate::{Cause, Gate, Phase};
 use crate::regions::Regions;
 use pollux_bus::Doorbell;
-use pollux_mempool::{Burst, Cells, MemoryError, Slots, Word32, barrier};
+use pollux_mempool::{Burst, Cells, InFlight, MemoryError, Word32, barrier};
 use pollux_prm::completion::{CqeOpcode, ErrorCqe, Tail, lap, offset};
 use pollux_prm::wqe::{SEGMENT, record};
 use std::fmt;
@@ -54,6 +54,14 @@ struct Due {
     packet: u16,
 }
 
+/// Why writing ended.
+enum Stop {
+    /// There is no packet left, or no room for the next one.
+    Done,
+    /// The next packet cannot be sent.
+    Refused,
+}
+
 /// The loop for a queue's settings, chosen when it starts.
 type Run = fn(&mut Core, &mut Burst) -> usize;
 
@@ -61,7 +69,8 @@ pub(super) struct Core {
     run: Run,
     sq: Writer,
     cq: Cells<[u8; 64]>,
-    slots: Slots,
+    /// Those of the packets from `packet_tail` to `packet_head`.
+    buffers: InFlight,
     /// Blocks written and blocks completed, modulo 2^16.
     head: u16,
     tail: u16,
@@ -151,7 +160,7 @@ impl Core {
             // With fewer blocks than a batch behind the last completion asked for, this much
             // becomes free without further sending.
             sq: Writer::new(&parts, size - batch(size) + 1)?,
-            slots: Slots::new(size)?,
+            buffers: InFlight::new(size)?,
             cq_log: entries.trailing_zeros() as u8,
             cq: parts.cq,
             head: 0,
@@ -191,54 +200,75 @@ impl Core {
             return 0;
         }
         let before = packets.len();
-        let mut free = self.size.wrapping_sub(self.head.wrapping_sub(self.tail));
         let mut last = (self.head, 0);
-        let mut bytes = 0;
         let mut sent = 0;
-        let mut refused = 0;
-        // Packets written and still in `packets`, from its front.
-        let mut run = 0;
-        while let Some(mbuf) = packets.as_slice().get(run) {
-            match self
-                .sq
-                .write::<INLINE, CHAINS>(self.head, free, mbuf, &self.regions)
-            {
-                Written::Segments(n) => {
-                    last = (self.head, n);
-                    self.head = self.head.wrapping_add(blocks_of(n));
-                    free = free.wrapping_sub(blocks_of(n));
-                    bytes += mbuf.pkt_len() as u64;
-                    run += 1;
-                }
-                Written::NoRoom => break,
-                Written::Refused => {
-                    sent += run;
-                    self.keep(packets, run);
-                    run = 0;
-                    packets.free_front(1);
-                    refused += 1;
-                }
+        let mut bytes = 0;
+        loop {
+            let (n, stop) = self.write::<INLINE, CHAINS>(packets, &mut last, &mut bytes);
+            self.packet_head = self.packet_head.wrapping_add(n as u16);
+            self.buffers.put_from(packets, n);
+            sent += n;
+            match stop {
+                Stop::Refused => self.refuse(packets),
+                Stop::Done => break,
             }
         }
-        sent += run;
-        self.keep(packets, run);
         if sent != 0 {
             self.ask(last.0);
             self.ring(last);
             self.counters.packets.add(sent as u64);
             self.counters.bytes.add(bytes);
         }
-        if refused != 0 {
-            self.counters.refused.add(refused);
-        }
         before.wrapping_sub(packets.len())
     }
 
-    /// Moves the first `n` packets, which have been written, behind the descriptors.
+    /// Writes packets from the front of `packets`, until one is refused, or the ring is full, or
+    /// all are written; returns how many. `last` becomes the last WQE and its segments.
     #[inline(always)]
-    fn keep(&mut self, packets: &mut Burst, n: usize) {
-        self.slots.put_many_from(packets, self.packet_head, n);
-        self.packet_head = self.packet_head.wrapping_add(n as u16);
+    fn write<const INLINE: bool, const CHAINS: bool>(
+        &mut self,
+        packets: &Burst,
+        last: &mut (u16, u16),
+        bytes: &mut u64,
+    ) -> (usize, Stop) {
+        // All that the loop needs is in locals: it writes to the ring, and nothing can say that
+        // the ring is not this queue.
+        let pen = self.sq.pen(&self.regions);
+        let mut head = self.head;
+        let mut free = self.size.wrapping_sub(head.wrapping_sub(self.tail));
+        let mut end = *last;
+        let mut n = 0;
+        let mut length = 0;
+        let mut stop = Stop::Done;
+        for mbuf in packets.as_slice() {
+            match pen.write::<INLINE, CHAINS>(head, free, mbuf) {
+                Written::Segments(segments) => {
+                    end = (head, segments);
+                    let blocks = blocks_of(segments);
+                    head = head.wrapping_add(blocks);
+                    free = free.wrapping_sub(blocks);
+                    length += mbuf.pkt_len() as u64;
+                    n += 1;
+                }
+                Written::NoRoom => break,
+                Written::Refused => {
+                    stop = Stop::Refused;
+                    break;
+                }
+            }
+        }
+        self.head = head;
+        *last = end;
+        *bytes += length;
+        (n, stop)
+    }
+
+    /// Drops the packet at the front, which cannot be sent.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, packets: &mut Burst) {
+        packets.free_front(1);
+        self.counters.refused.add(1);
     }
 
     /// Asks for a completion with the WQE at `last` when a batch is full.
@@ -289,7 +319,7 @@ impl Core {
                 return false;
             }
             let n = due.packet.wrapping_sub(self.packet_tail);
-            self.slots.free_many(self.packet_tail, usize::from(n));
+            self.buffers.free_oldest(usize::from(n));
             self.packet_tail = due.packet;
             self.tail = due.block;
             self.cqe = self.cqe.wrapping_add(1);
@@ -362,7 +392,7 @@ impl Core {
         }
         self.due_end = self.cqe;
         let pending = self.pending();
-        self.slots.free_many(self.packet_tail, pending);
+        self.buffers.free_oldest(usize::MAX);
         self.counters.failed.add(pending as u64);
         (self.head, self.tail, self.asked) = (0, 0, 0);
         (self.packet_head, self.packet_tail) = (0, 0);
@@ -388,7 +418,7 @@ impl Core {
     pub(super) fn send_home(self) {
         (self.home)(TxRemains {
             queue: self.queue,
-            buffers: self.slots,
+            buffers: self.buffers,
             sq: self.blocks,
             cq: self.cq,
             doorbell: self.doorbell,

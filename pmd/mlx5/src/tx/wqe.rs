@@ -3,7 +3,7 @@
 use super::TxParts;
 use crate::regions::Regions;
 use pollux_mempool::mbuf::flags;
-use pollux_mempool::{Cells, Mbuf, MemoryError};
+use pollux_mempool::{Cells, CellsRef, Mbuf, MemoryError};
 use pollux_prm::wqe::{CtrlFlags, DataSeg, INLINE_L2, SEGMENT, SendOpcode};
 use std::sync::atomic::Ordering;
 
@@ -65,8 +65,7 @@ impl Writer {
     /// doorbell.
     #[inline(always)]
     pub(super) fn head_word(&self, block: u16, segments: u16) -> u64 {
-        let index = u32::from(block) << 8 | u32::from(SendOpcode::SEND.0);
-        u64::from(index) << 32 | u64::from(self.qpn | u32::from(segments))
+        head_word(self.qpn, block, segments)
     }
 
     /// Makes the WQE at `block` ask for a completion. Before the doorbell only.
@@ -76,6 +75,29 @@ impl Writer {
         self.blocks.store_u32::<8>(block, word, Ordering::Relaxed);
     }
 
+    /// The ring for a loop that writes many WQEs.
+    #[inline(always)]
+    pub(super) fn pen<'a>(&'a self, regions: &'a Regions) -> Pen<'a> {
+        Pen {
+            writer: self,
+            blocks: self.blocks.by_ref(),
+            regions,
+            qpn: self.qpn,
+            max_len: self.max_len,
+        }
+    }
+}
+
+/// What a loop needs of a [`Writer`], by value.
+pub(super) struct Pen<'a> {
+    writer: &'a Writer,
+    blocks: CellsRef<'a, [u64; 8]>,
+    regions: &'a Regions,
+    qpn: u32,
+    max_len: usize,
+}
+
+impl Pen<'_> {
     /// Writes a packet's WQE at `block`, where `free` blocks are free. Nothing is written unless
     /// it can be sent whole.
     #[inline(always)]
@@ -84,17 +106,18 @@ impl Writer {
         block: u16,
         free: u16,
         mbuf: &Mbuf,
-        regions: &Regions,
     ) -> Written {
         if mbuf.nb_segs() != 1 {
             if !CHAINS {
                 return Written::Refused;
             }
-            return self.write_chain::<INLINE>(block, free, mbuf, regions);
+            return self
+                .writer
+                .write_chain::<INLINE>(block, free, mbuf, self.regions);
         }
         let length = mbuf.data_len();
         let asked = mbuf.flags();
-        let region = regions.get(mbuf.region());
+        let region = self.regions.get(mbuf.region());
         if length.wrapping_sub(1) >= self.max_len || asked & UNSUPPORTED != 0 || region.lkey == 0 {
             return Written::Refused;
         }
@@ -115,7 +138,7 @@ impl Writer {
                 region.lkey,
                 address.wrapping_add(INLINE_L2 as u64),
             );
-            let head = self.head_word(block, segments).to_be();
+            let head = head_word(self.qpn, block, segments).to_be();
             let wqe = [head, 0, eth, start, a, b, c, d];
             self.blocks.write(block, &wqe);
             Written::Segments(segments)
@@ -124,13 +147,15 @@ impl Writer {
                 return Written::NoRoom;
             }
             let [a, b] = DataSeg::halves(length as u32, region.lkey, address);
-            let wqe = [self.head_word(block, 3).to_be(), 0, eth, 0, a, b];
+            let wqe = [head_word(self.qpn, block, 3).to_be(), 0, eth, 0, a, b];
             self.blocks.write_part::<[u64; 6], 0>(block, &wqe);
             Written::Segments(3)
         }
     }
+}
 
-    /// As [`write`](Self::write), for a packet of several buffers.
+impl Writer {
+    /// As [`Pen::write`], for a packet of several buffers.
     #[inline(never)]
     fn write_chain<const INLINE: bool>(
         &self,
@@ -200,6 +225,12 @@ impl Writer {
         }
         Written::Segments(segments)
     }
+}
+
+#[inline(always)]
+fn head_word(qpn: u32, block: u16, segments: u16) -> u64 {
+    let index = u32::from(block) << 8 | u32::from(SendOpcode::SEND.0);
+    u64::from(index) << 32 | u64::from(qpn | u32::from(segments))
 }
 
 /// The first eight bytes of an Ethernet segment: only the checksums to compute (bits 6 and 7 of
