@@ -502,3 +502,34 @@ fn flow_entries_are_checked_against_the_tables() {
         .unwrap();
     world.driver.try_raw(&next, 16).unwrap();
 }
+
+#[test]
+fn self_loopback_is_kept_where_it_can_be_changed() {
+    for (model, offered) in [(Model::ConnectX5, true), (Model::ConnectX4Lx, false)] {
+        let mut world = World::new(model);
+        let mut input = ModifyTir::request();
+        input.set_tirn(world.tirn).unwrap();
+        let mut mask = TirBitmask::zeroed();
+        mask.set_self_lb_en(true);
+        input.set_bitmask(mask);
+        let mut context = Tirc::zeroed();
+        context.set_self_lb_block(3).unwrap();
+        input.set_ctx(context);
+        match world.driver.call::<ModifyTir>(&input) {
+            Ok(_) => assert!(offered, "{model}"),
+            Err(why) => {
+                assert!(!offered, "{model}: {}", why.text());
+                assert_eq!(parts(why.syndrome).unwrap().0, Reason::NotOffered);
+            }
+        }
+        let mut query = QueryTir::request();
+        query.set_tirn(world.tirn).unwrap();
+        let block = world
+            .driver
+            .call::<QueryTir>(&query)
+            .unwrap()
+            .tir_context()
+            .self_lb_block();
+        assert_eq!(block, if offered { 3 } else { 0 });
+    }
+}

@@ -77,6 +77,13 @@ pub(super) struct Capabilities {
 }
 
 impl Capabilities {
+    /// The current value of a field of a group.
+    pub fn current(&self, group: CapGroup, path: &str) -> u64 {
+        self.groups
+            .get(&group.0)
+            .map_or(0, |group| value(&group.current, &group.leaves, path))
+    }
+
     pub fn new(profile: &Profile) -> Self {
         let groups = profile.groups.clone();
         let initial = groups

@@ -4,14 +4,18 @@
 //! snapshot. What the data side cannot express (other table types, misc and inner headers,
 //! modifications of headers) is refused.
 
-use super::{Answer, Call, Firmware, RUNNING, Reply, Spec, Stop, command, ensure};
+use super::{About, Answer, Call, Firmware, RUNNING, Reply, Spec, Stop, command, ensure};
 use crate::data::steering::{self, FlowAction, FlowDestination, Steering};
+use crate::fields::{bits_at, leaves};
 use crate::objects::{Kind, ObjectId};
 use crate::syndrome::Reason;
+use pollux_prm::Layout;
 use pollux_prm::command::PlainOut;
+use pollux_prm::commands::capability::CapGroup;
 use pollux_prm::commands::flow::*;
-use pollux_prm::commands::matching::FteMatchParam;
+use pollux_prm::commands::matching::{FteMatchLyr24, FteMatchParam};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 const FIRST_TABLE: u64 = 1;
 const FIRST_GROUP: u64 = 1;
@@ -81,8 +85,7 @@ pub(super) fn commands() -> Vec<Spec> {
         command::<ModifyFlowTable>(RUNNING, &change, modify_table),
         command::<QueryFlowTable>(RUNNING, &["table_type", "table_id"], query_table),
         command::<DestroyFlowTable>(RUNNING, &["table_type", "table_id"], destroy_table),
-        command::<SetFlowTableRoot>(RUNNING, &["table_type", "table_id"], set_root)
-            .variants(&[0, 1]),
+        command::<SetFlowTableRoot>(RUNNING, &["table_type", "table_id"], set_root),
         command::<CreateFlowGroup>(RUNNING, &group, create_group),
         command::<QueryFlowGroup>(
             RUNNING,
@@ -135,6 +138,85 @@ struct Table {
 pub(super) struct FlowTables {
     tables: BTreeMap<u32, Table>,
     root: Option<u32>,
+}
+
+/// Which capability says that a field can be matched; a field that is not here cannot.
+const MATCHABLE: &[(&str, &str)] = &[
+    ("smac", "outer_smac"),
+    ("ethertype", "outer_ether_type"),
+    ("dmac", "outer_dmac"),
+    ("first_prio", "outer_first_prio"),
+    ("first_cfi", "outer_first_cfi"),
+    ("first_vid", "outer_first_vid"),
+    ("ip_protocol", "outer_ip_protocol"),
+    ("ip_dscp", "outer_ip_dscp"),
+    ("ip_ecn", "outer_ip_ecn"),
+    ("cvlan_tag", "outer_first_vid"),
+    ("svlan_tag", "outer_first_vid"),
+    ("ip_version", "outer_ip_version"),
+    ("tcp_flags", "outer_tcp_flags"),
+    ("tcp_sport", "outer_tcp_sport"),
+    ("tcp_dport", "outer_tcp_dport"),
+    ("ttl_hoplimit", "outer_ipv4_ttl"),
+    ("udp_sport", "outer_udp_sport"),
+    ("udp_dport", "outer_udp_dport"),
+    ("src_ip", "outer_sip"),
+    ("dst_ip", "outer_dip"),
+];
+
+/// Index among the leaves of CREATE_FLOW_GROUP of each outer header field.
+static OUTER_HEADERS: LazyLock<Vec<u16>> = LazyLock::new(|| {
+    let input = leaves(CreateFlowGroupIn::FIELDS);
+    let of = |field: &str| {
+        let path = format!("match_criteria.outer_headers.{field}");
+        input
+            .iter()
+            .find(|leaf| leaf.path == path)
+            .map_or(0, |leaf| leaf.index)
+    };
+    // Leaf indices count from 1.
+    [0].into_iter()
+        .chain(
+            leaves(FteMatchLyr24::FIELDS)
+                .iter()
+                .map(|leaf| of(&leaf.path)),
+        )
+        .collect()
+});
+
+impl Firmware {
+    /// Checks that every field of a mask can be matched, and partly where it is partly set.
+    fn matchable(&self, mask: &FteMatchParam) -> Result<(), Stop> {
+        let headers = mask.outer_headers();
+        for leaf in leaves(FteMatchLyr24::FIELDS) {
+            let bit = |bit: usize| bits_at(headers.bytes(), bit, 1) == 1;
+            let set = (leaf.bit_offset..leaf.bit_offset + leaf.bits)
+                .filter(|at| bit(*at))
+                .count();
+            if set == 0 {
+                continue;
+            }
+            let kind = if set == leaf.bits {
+                "ft_field_support"
+            } else {
+                "ft_field_bitmask_support"
+            };
+            let known = MATCHABLE.iter().find(|(field, _)| *field == leaf.path);
+            let announced = known.is_some_and(|(_, capability)| {
+                let path = format!("flow_table_properties_nic_receive.{kind}.{capability}");
+                self.capabilities.current(CapGroup::FLOW_TABLE, &path) == 1
+            });
+            let index = OUTER_HEADERS
+                .get(usize::from(leaf.index))
+                .copied()
+                .unwrap_or(0);
+            ensure(
+                announced,
+                Stop::Refuse(Reason::NotOffered, About::Number(index)),
+            )?;
+        }
+        Ok(())
+    }
 }
 
 /// Groups and entries are numbered within their table.
@@ -213,6 +295,8 @@ fn entry(entry: &Entry) -> steering::FlowEntry {
 }
 
 impl Firmware {
+    /// Hands the tables to the data side. Tables and groups without entries wait for the next time:
+    /// no packet can tell.
     fn steer(&mut self) -> Result<(), Stop> {
         self.data.set_steering(self.flow.snapshot())?;
         Ok(())
@@ -262,7 +346,6 @@ fn create_table(
         entries: BTreeMap::new(),
     };
     firmware.flow.tables.insert(number, table);
-    firmware.steer()?;
     let mut out = CreateFlowTableOut::zeroed();
     out.set_table_id(number)
         .map_err(|_| Stop::because(Reason::Internal))?;
@@ -321,9 +404,11 @@ fn destroy_table(
     let number = input.table_id();
     firmware.remove(table_id(number), call.uid, "table_id")?;
     firmware.flow.tables.remove(&number);
-    // Without a root packets are dropped until another is set.
-    firmware.flow.root = firmware.flow.root.filter(|root| *root != number);
-    firmware.steer()?;
+    if firmware.flow.root == Some(number) {
+        // Without a root packets are dropped until another is set.
+        firmware.flow.root = None;
+        firmware.steer()?;
+    }
     Ok(PlainOut::zeroed().into())
 }
 
@@ -335,7 +420,7 @@ fn set_root(
     receive(input.table_type())?;
     let number = input.table_id();
     firmware.need(Kind::FlowTable, number, call.uid, "table_id")?;
-    firmware.flow.root = (call.op_mod == 0).then_some(number);
+    firmware.flow.root = Some(number);
     firmware.steer()?;
     Ok(PlainOut::zeroed().into())
 }
@@ -368,6 +453,7 @@ fn create_group(
     let matches = mask != FteMatchParam::zeroed();
     let unused = Stop::value("match_criteria_enable");
     ensure(enable & MATCH_OUTER != 0 || !matches, unused)?;
+    firmware.matchable(&mask)?;
     // Groups have numbers of their own in each table.
     let base = u64::from(number) << 32;
     let found = firmware.objects.free_number(
@@ -392,7 +478,6 @@ fn create_group(
             },
         );
     }
-    firmware.steer()?;
     let mut out = CreateFlowGroupOut::zeroed();
     out.set_group_id(group)
         .map_err(|_| Stop::because(Reason::Internal))?;
@@ -428,7 +513,6 @@ fn destroy_group(
     if let Some(table) = firmware.flow.tables.get_mut(&number) {
         table.groups.remove(&group);
     }
-    firmware.steer()?;
     Ok(PlainOut::zeroed().into())
 }
 
@@ -529,10 +613,7 @@ fn set_entry(
         .zip(value.bytes())
         .all(|(mask, value)| value & !mask == 0);
     let path = "flow_context.match_value";
-    ensure(
-        covered,
-        Stop::Refuse(Reason::BadValue, super::About::Field(path)),
-    )?;
+    ensure(covered, Stop::Refuse(Reason::BadValue, About::Field(path)))?;
     let change = input.modify_enable_mask();
     let entry = match (call.op_mod, old) {
         (SET, None) => {

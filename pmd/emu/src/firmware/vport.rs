@@ -289,7 +289,7 @@ fn query_env(firmware: &mut Firmware, _: &QueryVnicEnvIn, _: &Call<'_>) -> Answe
     ensure(firmware.limits().vnic_env, unknown)?;
     let now = firmware.data.counters()?;
     let mut env = VnicDiagnostics::zeroed();
-    env.set_nic_receive_steering_discard(now.rx_no_destination + now.rx_flow_drops);
+    env.set_nic_receive_steering_discard(now.rx_no_destination);
     env.set_invalid_command(firmware.refused as u32);
     let mut out = QueryVnicEnvOut::zeroed();
     out.set_vport_env(env);
