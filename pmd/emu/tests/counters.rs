@@ -337,6 +337,8 @@ fn a_queue_counts_into_the_set_it_was_moved_to() {
 fn entries_can_be_changed_where_announced() {
     let mut traffic = Traffic::new();
     traffic.root();
+    traffic.send(STATION);
+    assert_eq!(traffic.flow(false), (1, 64));
     // From counting and forwarding to dropping, in one change of action, list and counters.
     let mut input = SetFlowTableEntry::request();
     input.set_table_id(traffic.world.table).unwrap();
@@ -346,12 +348,12 @@ fn entries_can_be_changed_where_announced() {
     input.set_flow_context(context);
     traffic.world.driver.try_raw(input.as_bytes(), 16).unwrap();
     traffic.send(STATION);
-    assert_eq!(traffic.flow(false), (0, 0));
+    assert_eq!(traffic.flow(false), (1, 64));
     // A frame that a rule drops has found its rule.
     assert_eq!(traffic.env().nic_receive_steering_discard(), 0);
     let group: Ieee8023Counters = traffic.port(false);
-    assert_eq!(group.a_frames_received_ok(), 1);
-    // What it used is free now.
+    assert_eq!(group.a_frames_received_ok(), 2);
+    // What it used is free now, and the next owner of its number starts at zero.
     let counter = traffic.world.flow_counter;
     let mut dealloc = DeallocFlowCounter::request();
     dealloc.set_flow_counter_id(counter);
@@ -360,4 +362,12 @@ fn entries_can_be_changed_where_announced() {
         .driver
         .call::<DeallocFlowCounter>(&dealloc)
         .unwrap();
+    let alloc = AllocFlowCounter::request();
+    let again = traffic
+        .world
+        .driver
+        .call::<AllocFlowCounter>(&alloc)
+        .unwrap();
+    assert_eq!(again.flow_counter_id(), counter);
+    assert_eq!(traffic.flow(false), (0, 0));
 }

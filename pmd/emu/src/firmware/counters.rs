@@ -34,8 +34,6 @@ fn alloc_set(
     let count = firmware.limits().q_counters.min(LAST_SET);
     let number = firmware.number(Kind::QCounter, FIRST_SET, count)?;
     let short = u8::try_from(number).map_err(|_| Stop::because(Reason::Internal))?;
-    // What an earlier owner of the number left behind is not the new one's.
-    firmware.data.out_of_buffer(short, true)?;
     firmware
         .objects
         .create((Kind::QCounter, number.into()), call.uid, vec![]);
@@ -63,6 +61,9 @@ fn dealloc_set(
     call: &Call<'_>,
 ) -> Answer<PlainOut> {
     let id = (Kind::QCounter, u64::from(input.counter_set_id()));
+    firmware.removable(id, call.uid, "counter_set_id")?;
+    // The next owner of the number starts at zero.
+    firmware.data.out_of_buffer(input.counter_set_id(), true)?;
     firmware.remove(id, call.uid, "counter_set_id")?;
     Ok(PlainOut::zeroed().into())
 }
@@ -82,7 +83,6 @@ fn alloc_flow(
     announced(firmware)?;
     let count = firmware.limits().flow_counters;
     let number = firmware.number(Kind::FlowCounter, FIRST_FLOW, count)?;
-    firmware.data.flow_counter(number, true)?;
     firmware
         .objects
         .create((Kind::FlowCounter, number.into()), call.uid, vec![]);
@@ -121,6 +121,8 @@ fn dealloc_flow(
 ) -> Answer<PlainOut> {
     announced(firmware)?;
     let id = (Kind::FlowCounter, u64::from(input.flow_counter_id()));
+    firmware.removable(id, call.uid, "flow_counter_id")?;
+    firmware.data.flow_counter(input.flow_counter_id(), true)?;
     firmware.remove(id, call.uid, "flow_counter_id")?;
     Ok(PlainOut::zeroed().into())
 }

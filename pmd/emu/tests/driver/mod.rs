@@ -54,6 +54,8 @@ pub struct Driver {
     next_token: u8,
     /// First byte of the memory that is not in use.
     free: usize,
+    /// Pages that the firmware was given.
+    pub given: Vec<u64>,
     /// Pages that the firmware gave back.
     pub returned: Vec<u64>,
     /// EQ consumer indices by number.
@@ -96,6 +98,7 @@ impl Driver {
             interrupts,
             next_token: 0,
             free: PAGE + 2 * SLOTS * MAILBOX_SPACE,
+            given: Vec::new(),
             returned: Vec::new(),
             consumers: Default::default(),
         };
@@ -310,6 +313,7 @@ impl Driver {
         let at = self.take(count * PAGE);
         let pages: Vec<u64> = (0..count).map(|n| self.iova(at + n * PAGE)).collect();
         self.give_list(&pages).unwrap();
+        self.given.extend(pages);
     }
 
     pub fn give_list(&mut self, pages: &[u64]) -> Result<(), Refused> {
