@@ -249,6 +249,28 @@ impl Window {
         Ok(())
     }
 
+    /// Copies `N` words of 8 bytes out, whatever the alignment of `offset`: one load each. On
+    /// big-endian machines too, the first byte is the lowest of its word.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfBounds`]; nothing is copied then.
+    #[inline(always)]
+    pub fn read_words<const N: usize>(&self, offset: usize) -> Result<[u64; N], MemoryError> {
+        let from = self.at("read_words", offset, N * 8)?;
+        Ok(std::array::from_fn(|k| {
+            // SAFETY: k < N, and N * 8 bytes are mapped at `from`.
+            u64::from_le(unsafe { raw_copy::load8(from.add(k * 8)) })
+        }))
+    }
+
+    /// A hint to fetch the line at `offset` into the cache; nothing happens outside the window.
+    #[inline(always)]
+    pub fn prefetch(&self, offset: usize) {
+        if let Ok(at) = self.at("prefetch", offset, 1) {
+            raw_copy::prefetch(at);
+        }
+    }
+
     /// Sets `len` bytes to `byte`.
     ///
     /// # Errors

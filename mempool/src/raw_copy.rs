@@ -16,7 +16,7 @@ mod imp {
     macro_rules! mover {
         ($load:ident, $store:ident, $ty:ty, $class:ident, $ld:literal, $st:literal) => {
             #[inline(always)]
-            unsafe fn $load(p: *const u8) -> $ty {
+            pub unsafe fn $load(p: *const u8) -> $ty {
                 let v: $ty;
                 // SAFETY: the caller promises that the bytes are mapped.
                 unsafe {
@@ -183,8 +183,18 @@ mod imp {
         }
     }
 
+    /// # Safety
+    /// 8 bytes are mapped at `p`.
+    #[inline]
+    pub unsafe fn load8(p: *const u8) -> u64 {
+        let mut bytes = [0; 8];
+        // SAFETY: the caller's promise; `bytes` is ours.
+        unsafe { copy(p, bytes.as_mut_ptr(), 8) };
+        u64::from_ne_bytes(bytes)
+    }
+
     #[inline(always)]
     pub fn prefetch(_: *const u8) {}
 }
 
-pub(crate) use imp::{copy, fill, prefetch};
+pub(crate) use imp::{copy, fill, load8, prefetch};

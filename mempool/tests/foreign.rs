@@ -34,6 +34,22 @@ fn cqe(n: u8) -> Cqe {
 }
 
 #[test]
+fn words_are_read_at_any_alignment() {
+    let w = segment(4096).whole();
+    let bytes: Vec<u8> = (0..200u8).collect();
+    w.copy_in(4096 - 200, &bytes).unwrap();
+    for skip in 0..=200 - 24 {
+        let words = w.read_words::<3>(4096 - 200 + skip).unwrap();
+        let expected: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(expected, bytes[skip..skip + 24], "at {skip}");
+    }
+    assert!(w.read_words::<3>(4096 - 23).is_err());
+    // Hints may be given for anywhere.
+    w.prefetch(0);
+    w.prefetch(usize::MAX);
+}
+
+#[test]
 fn fresh_memory_is_zero_and_whole_pages() {
     let s = segment(5000);
     assert_eq!(s.len() % s.page_size().bytes(), 0);

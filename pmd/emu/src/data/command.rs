@@ -4,6 +4,7 @@ use super::DataError;
 use super::cq::Cq;
 use super::engine::Engine;
 use super::outlet::Joint;
+use super::receiver::Receiver;
 use super::request::*;
 use super::sq::Sq;
 use super::steering::Steering;
@@ -42,7 +43,6 @@ impl Engine {
         }
         if let Some(sender) = self.senders.get_mut(function) {
             sender.sqs.clear();
-            sender.counters = Counters::default();
         }
         if let Some(receiver) = self.receivers.get_mut(function) {
             receiver.reset();
@@ -53,6 +53,7 @@ impl Engine {
         if let Some(memory) = self.memories.get_mut(function) {
             memory.clear_keys();
         }
+        self.clear_counters(function);
     }
 
     pub fn enable_uar(&mut self, function: usize, uar: u32, on: bool) {
@@ -238,29 +239,58 @@ impl Engine {
         self.plugs.get(function).is_some_and(|plug| plug.up)
     }
 
-    pub fn counters(&mut self, function: usize) -> Counters {
+    /// Counters since the emulator started.
+    fn total(&self, function: usize) -> Counters {
         let (Some(receiver), Some(sender)) =
             (self.receivers.get(function), self.senders.get(function))
         else {
             return Counters::default();
         };
-        let (rx, tx) = (&receiver.counters, &sender.counters);
+        let (rx, tx) = (&receiver.tally, &sender.sent);
         Counters {
-            port_tx: tx.port_tx,
-            vport_tx: tx.vport_tx,
-            tx_discards: tx.tx_discards,
-            tx_errors: tx.tx_errors,
-            stray_doorbells: tx.stray_doorbells,
-            ..rx.clone()
+            port_rx: rx.accepted.minus(&rx.copies).plus(&rx.refused),
+            port_tx: tx.frames,
+            rx_too_long: rx.too_long,
+            rx_too_short: rx.too_short,
+            rx_discards: rx.discards,
+            rx_buffer_too_small: rx.buffer_too_small,
+            rx_flow_drops: rx.flow_drops,
+            rx_no_destination: rx.no_destination,
+            tx_discards: tx.discards,
+            tx_errors: tx.errors,
+            vport_rx: rx.accepted,
+            vport_tx: tx.frames,
+            stray_doorbells: sender.strays,
+        }
+    }
+
+    pub fn counters(&mut self, function: usize) -> Counters {
+        let (now, base) = match self.senders.get(function) {
+            Some(sender) => (self.total(function), &sender.base),
+            None => return Counters::default(),
+        };
+        let since = |now: u64, base: u64| now.wrapping_sub(base);
+        Counters {
+            port_rx: now.port_rx.minus(&base.port_rx),
+            port_tx: now.port_tx.minus(&base.port_tx),
+            rx_too_long: since(now.rx_too_long, base.rx_too_long),
+            rx_too_short: since(now.rx_too_short, base.rx_too_short),
+            rx_discards: since(now.rx_discards, base.rx_discards),
+            rx_buffer_too_small: since(now.rx_buffer_too_small, base.rx_buffer_too_small),
+            rx_flow_drops: since(now.rx_flow_drops, base.rx_flow_drops),
+            rx_no_destination: since(now.rx_no_destination, base.rx_no_destination),
+            tx_discards: since(now.tx_discards, base.tx_discards),
+            tx_errors: since(now.tx_errors, base.tx_errors),
+            vport_rx: now.vport_rx.minus(&base.vport_rx),
+            vport_tx: now.vport_tx.minus(&base.vport_tx),
+            stray_doorbells: since(now.stray_doorbells, base.stray_doorbells),
         }
     }
 
     pub fn clear_counters(&mut self, function: usize) {
-        if let Some(receiver) = self.receivers.get_mut(function) {
-            receiver.counters = Counters::default();
-        }
+        let now = self.total(function);
         if let Some(sender) = self.senders.get_mut(function) {
-            sender.counters = Counters::default();
+            sender.base = now;
         }
     }
 
@@ -288,10 +318,22 @@ impl Engine {
         let held: u64 = (0..self.senders.len())
             .map(|from| held(from, function))
             .sum();
+        let arrived = self
+            .receivers
+            .get(function)
+            .map(Receiver::arrived)
+            .unwrap_or_default();
+        let left = self
+            .senders
+            .get(function)
+            .map(|sender| sender.sent.frames.total());
+        let left = left.unwrap_or_default();
         let Some(plug) = self.plugs.get_mut(function) else {
             return WireReport::default();
         };
         let mut report = plug.report.clone();
+        (report.frames_in, report.bytes_in) = (arrived.frames, arrived.bytes);
+        (report.frames_out, report.bytes_out) = (left.frames, left.bytes);
         report.up = plug.up;
         match &mut plug.joint {
             Joint::Function(_) => {

@@ -134,13 +134,15 @@ impl Cq {
     }
 
     /// Whether one more entry can be written without an overrun.
-    #[inline]
+    #[inline(always)]
     pub fn has_room(&mut self) -> bool {
-        if self.spec.overrun_ignore || !self.is_full() {
-            return true;
-        }
+        !self.is_full() || self.look()
+    }
+
+    #[cold]
+    fn look(&mut self) -> bool {
         self.read_consumer();
-        !self.is_full()
+        self.spec.overrun_ignore || !self.is_full()
     }
 
     #[cold]
@@ -170,7 +172,7 @@ impl Cq {
     /// # Errors
     /// [`QueueFault::CompletionQueue`] on overrun or when the queue failed before; the work queue
     /// has to go to error.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, entry: &Entry, events: &mut Vec<DataEvent>) -> Result<(), QueueFault> {
         if self.error {
             return Err(QueueFault::CompletionQueue);

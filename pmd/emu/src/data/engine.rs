@@ -3,8 +3,9 @@
 use super::clock::DeviceClock;
 use super::cq::Cq;
 use super::doorbell::{Pages, Rung};
+use super::frame::Headers;
 use super::memory::Memory;
-use super::outlet::{Completions, Joint, Outlet, Plug};
+use super::outlet::{Completions, Dispatched, Joint, Outlet, Plug};
 use super::receiver::{Outcome, Receiver};
 use super::request::*;
 use super::slots::Slots;
@@ -23,7 +24,11 @@ const DEFAULT_FRAME: u32 = 1518;
 /// A function's send side.
 pub(super) struct Sender {
     pub sqs: Slots<Sq>,
-    pub counters: Counters,
+    pub sent: Dispatched,
+    /// Doorbells for queues that do not exist or belong to another page.
+    pub strays: u64,
+    /// The counters when they were cleared last.
+    pub base: Counters,
     pub features: Features,
 }
 
@@ -94,7 +99,9 @@ impl Engine {
             });
             engine.senders.push(Sender {
                 sqs: Slots::new(Kind::Sq),
-                counters: Counters::default(),
+                sent: Dispatched::default(),
+                strays: 0,
+                base: Counters::default(),
                 features: function.features,
             });
             engine.receivers.push(Receiver::default());
@@ -194,14 +201,14 @@ impl Engine {
                 let sqn = (value >> 8) as u32 & 0xff_ffff;
                 match pages.sq_at(uar, sqn).and_then(|place| sender.sqs.at(place)) {
                     Some(sq) => sq.ring(),
-                    None => sender.counters.stray_doorbells += 1,
+                    None => sender.strays += 1,
                 }
             }
             Rung::Arm { uar, value } => {
                 let cqn = value as u32 & 0xff_ffff;
                 match pages.cq_at(uar, cqn).and_then(|place| side.cqs.at(place)) {
                     Some(cq) => cq.ring_arm(&mut side.events),
-                    None => sender.counters.stray_doorbells += 1,
+                    None => sender.strays += 1,
                 }
             }
             Rung::Eq { uar, offset, value } => {
@@ -270,10 +277,10 @@ impl Engine {
             time,
             scratch,
         };
-        if let Some(Sender { sqs, counters, .. }) = senders.get_mut(function) {
+        if let Some(Sender { sqs, sent, .. }) = senders.get_mut(function) {
             for place in 0..sqs.places() {
                 if let Some(sq) = sqs.at(place).filter(|sq| sq.has_work()) {
-                    busy |= sq.serve(function, &mut outlet, counters, BUDGET);
+                    busy |= sq.serve(function, &mut outlet, sent, BUDGET);
                 }
             }
         }
@@ -405,7 +412,8 @@ fn inward(function: usize, outlet: &mut Outlet<'_>, now: u64) -> bool {
     if let Joint::Wire(wire) = &mut joint {
         for _ in 0..BUDGET {
             let Some(frame) = wire.peek(now) else { break };
-            if outlet.receive(function, &frame) == Outcome::Wait {
+            let headers = Headers::parse(&frame);
+            if outlet.receive(function, &frame, &headers) == Outcome::Wait {
                 break;
             }
             wire.advance();

@@ -6,13 +6,16 @@
 
 use pollux_mempool::{MemoryError, Window};
 
-/// Where a frame's bytes are.
+/// Words of a frame that are brought in at once: a cache line, and all headers of most frames.
+pub(super) const LINE: usize = 8;
+
+/// Where a frame's bytes are. Words are read so that the first byte is the lowest.
 pub(super) trait Frame {
     /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// The 8 bytes from `offset` in memory order; bytes behind the end read as zero.
-    fn word(&self, offset: usize) -> u64;
+    /// The 64 bytes from `offset`; bytes behind the end read as zero.
+    fn line(&self, offset: usize, words: &mut [u64; LINE]);
 
     /// Copies `len` bytes from `offset` into a window.
     ///
@@ -28,16 +31,16 @@ pub(super) trait Frame {
 
     /// Appends all bytes to a vector.
     fn append_to(&self, bytes: &mut Vec<u8>);
+}
 
-    /// Station (false) or group address.
-    fn class(&self) -> Class {
-        let head = self.word(0) & 0xffff_ffff_ffff;
-        if head & 1 == 0 {
-            Class::Unicast
-        } else if head == 0xffff_ffff_ffff {
-            Class::Broadcast
-        } else {
-            Class::Multicast
+/// Zeroes what lies behind the first `len` bytes.
+#[inline(always)]
+fn trim(words: &mut [u64; LINE], len: usize) {
+    if len < LINE * 8 {
+        let (whole, rest) = (len / 8, len % 8);
+        if let Some([partial, behind @ ..]) = words.get_mut(whole..) {
+            *partial &= (1 << (rest * 8)) - 1;
+            behind.fill(0);
         }
     }
 }
@@ -50,6 +53,21 @@ pub(super) enum Class {
     Broadcast,
 }
 
+impl Class {
+    /// From the first word of a frame.
+    #[inline(always)]
+    pub fn of(first: u64) -> Self {
+        let station = first & 0xffff_ffff_ffff;
+        if station & 1 == 0 {
+            Self::Unicast
+        } else if station == 0xffff_ffff_ffff {
+            Self::Broadcast
+        } else {
+            Self::Multicast
+        }
+    }
+}
+
 impl Frame for &[u8] {
     #[inline]
     fn len(&self) -> usize {
@@ -57,14 +75,25 @@ impl Frame for &[u8] {
     }
 
     #[inline]
-    fn word(&self, offset: usize) -> u64 {
+    fn line(&self, offset: usize, words: &mut [u64; LINE]) {
         let rest = self.get(offset..).unwrap_or_default();
-        match rest.first_chunk::<8>() {
-            Some(bytes) => u64::from_le_bytes(*bytes),
-            None => rest
-                .iter()
-                .rev()
-                .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        if let Some(line) = rest.first_chunk::<{ LINE * 8 }>() {
+            for (word, bytes) in words.iter_mut().zip(line.chunks_exact(8)) {
+                *word = bytes
+                    .first_chunk::<8>()
+                    .map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            }
+            return;
+        }
+        words.fill(0);
+        for (word, bytes) in words.iter_mut().zip(rest.chunks(8)) {
+            *word = match bytes.first_chunk::<8>() {
+                Some(bytes) => u64::from_le_bytes(*bytes),
+                None => bytes
+                    .iter()
+                    .rev()
+                    .fold(0, |word, byte| word << 8 | u64::from(*byte)),
+            };
         }
     }
 
@@ -95,24 +124,6 @@ pub(super) struct Piece<'a> {
     pub len: usize,
 }
 
-impl Piece<'_> {
-    /// 8 bytes from `at`, which lie inside.
-    #[inline(always)]
-    fn load(&self, at: usize) -> u64 {
-        load(self.window, self.offset + at)
-    }
-}
-
-/// 8 bytes of a window in memory order; zero when they are not there.
-#[inline(always)]
-pub(super) fn load(window: &Window, offset: usize) -> u64 {
-    let mut bytes = [0; 8];
-    match window.copy_out(offset, &mut bytes) {
-        Ok(()) => u64::from_le_bytes(bytes),
-        Err(_) => 0,
-    }
-}
-
 /// A frame in the driver's memory: a header that stands inline in a WQE (or nothing), and one
 /// buffer.
 #[derive(Clone, Copy, Debug)]
@@ -122,26 +133,31 @@ pub(super) struct Pieces<'a> {
 }
 
 impl Frame for Pieces<'_> {
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         self.head.len + self.body.len
     }
 
     #[inline]
-    fn word(&self, offset: usize) -> u64 {
-        let (split, len) = (self.head.len, self.len());
-        if offset >= split {
-            let at = offset - split;
-            return if offset + 8 <= len {
-                self.body.load(at)
-            } else {
-                tail(offset, len, |byte| self.byte(byte))
-            };
+    fn line(&self, offset: usize, words: &mut [u64; LINE]) {
+        let split = self.head.len;
+        let left = self.len().saturating_sub(offset);
+        let read = if offset >= split {
+            let at = self.body.offset + (offset - split);
+            self.body.window.read_words::<LINE>(at)
+        } else if offset == 0 && split < 3 * 8 {
+            self.joined()
+        } else {
+            return self.bytewise(offset, words);
+        };
+        match read {
+            Ok(line) => {
+                *words = line;
+                trim(words, left);
+            }
+            // The mapping ends less than a line behind the frame.
+            Err(_) => self.bytewise(offset, words),
         }
-        if offset + 8 <= split {
-            return self.head.load(offset);
-        }
-        tail(offset, len, |byte| self.byte(byte))
     }
 
     #[inline]
@@ -184,25 +200,47 @@ impl Frame for Pieces<'_> {
 }
 
 impl Pieces<'_> {
-    fn byte(&self, at: usize) -> u64 {
-        let (piece, at) = match at.checked_sub(self.head.len) {
-            Some(rest) => (self.body, rest),
-            None => (self.head, at),
-        };
-        let mut byte = [0];
-        if at < piece.len && piece.window.copy_out(piece.offset + at, &mut byte).is_ok() {
-            let [byte] = byte;
-            return u64::from(byte);
+    /// The first line across the two pieces, for a short inline header.
+    #[inline]
+    fn joined(&self) -> Result<[u64; LINE], MemoryError> {
+        let split = self.head.len;
+        let head = self.head.window.read_words::<3>(self.head.offset)?;
+        let (whole, rest) = (split / 8, split % 8);
+        let body = self.body.window.read_words::<LINE>(self.body.offset)?;
+        let mut words = [0; LINE];
+        for (index, word) in words.iter_mut().enumerate() {
+            let from_body = |index: usize| body.get(index).copied().unwrap_or(0);
+            *word = match index.checked_sub(whole) {
+                None => head.get(index).copied().unwrap_or(0),
+                Some(after) if rest == 0 => from_body(after),
+                Some(0) => {
+                    let start = head.get(index).copied().unwrap_or(0);
+                    start & ((1 << (rest * 8)) - 1) | from_body(0) << (rest * 8)
+                }
+                Some(after) => {
+                    from_body(after - 1) >> (64 - rest * 8) | from_body(after) << (rest * 8)
+                }
+            };
         }
-        0
+        Ok(words)
     }
-}
 
-#[cold]
-fn tail(offset: usize, len: usize, byte: impl Fn(usize) -> u64) -> u64 {
-    (offset..len.min(offset + 8))
-        .rev()
-        .fold(0, |word, at| word << 8 | byte(at))
+    #[cold]
+    fn bytewise(&self, offset: usize, words: &mut [u64; LINE]) {
+        let mut bytes = [0; LINE * 8];
+        let left = self.len().saturating_sub(offset).min(bytes.len());
+        for (at, byte) in bytes.iter_mut().enumerate().take(left) {
+            let at = offset + at;
+            let (piece, at) = match at.checked_sub(self.head.len) {
+                Some(rest) => (&self.body, rest),
+                None => (&self.head, at),
+            };
+            if let Ok([value]) = piece.window.read::<[u8; 1]>(piece.offset + at) {
+                *byte = value;
+            }
+        }
+        (&bytes[..]).line(0, words);
+    }
 }
 
 #[cold]
@@ -263,12 +301,12 @@ pub(super) struct Headers {
 
 impl Headers {
     /// Reads the headers. Lengths that a frame claims and does not have make L4 vanish.
-    #[inline]
+    #[inline(always)]
     pub fn parse<F: Frame>(frame: &F) -> Self {
         let len = frame.len();
         let mut words = [0; WORDS];
-        for (index, word) in words.iter_mut().enumerate().take(8) {
-            *word = frame.word(index * 8);
+        if let Some(first) = words.first_chunk_mut::<LINE>() {
+            frame.line(0, first);
         }
         let mut headers = Self {
             words,
@@ -288,11 +326,9 @@ impl Headers {
         if headers.ethertype == 0x0800 && headers.half(14) >> 8 == 0x45 {
             headers.ipv4();
         } else {
-            if len > 64 {
-                for index in 8..WORDS {
-                    if let Some(word) = headers.words.get_mut(index) {
-                        *word = frame.word(index * 8);
-                    }
+            if len > LINE * 8 {
+                if let Some(second) = headers.words.last_chunk_mut::<LINE>() {
+                    frame.line(LINE * 8, second);
                 }
             }
             headers.uncommon();
@@ -315,6 +351,13 @@ impl Headers {
     #[inline(always)]
     pub fn full(&self, at: usize) -> u32 {
         u32::from(self.half(at)) << 16 | u32::from(self.half(at + 2))
+    }
+
+    /// Kind of the destination address.
+    #[inline(always)]
+    pub fn class(&self) -> Class {
+        let [first, ..] = self.words;
+        Class::of(first)
     }
 
     /// The first words as they lie in memory.
@@ -426,6 +469,13 @@ impl Headers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pollux_mempool::{Segment, SegmentRequest};
+
+    fn line<F: Frame>(frame: &F, offset: usize) -> [u64; LINE] {
+        let mut words = [!0; LINE];
+        frame.line(offset, &mut words);
+        words
+    }
 
     fn parse(bytes: &[u8]) -> Headers {
         Headers::parse(&bytes)
@@ -464,10 +514,42 @@ mod tests {
     }
 
     #[test]
-    fn word_reads_zero_past_the_end() {
-        let bytes: &[u8] = &[1, 2, 3, 4, 5, 6, 7, 8, 9];
-        assert_eq!(bytes.word(0), 0x0807_0605_0403_0201);
-        assert_eq!(bytes.word(5), 0x0908_0706);
-        assert_eq!(bytes.word(9), 0);
+    fn lines_are_the_same_wherever_the_frame_lies() {
+        let window = Segment::map(&SegmentRequest::new("frames", 4096))
+            .unwrap()
+            .whole();
+        let bytes: Vec<u8> = (0..200u8).map(|k| k.wrapping_mul(37) | 1).collect();
+        for len in [1, 7, 8, 13, 60, 64, 65, 100, 127, 128, 200] {
+            let whole: &[u8] = &bytes[..len];
+            for split in (0..=30).chain([63, 64, 90]).filter(|split| *split < len) {
+                // At the very end of the mapping, and with room behind.
+                for end in [4096, 3000] {
+                    let at = end - (len - split);
+                    window.copy_in(at, &whole[split..]).unwrap();
+                    window.copy_in(100, &whole[..split]).unwrap();
+                    let frame = Pieces {
+                        head: Piece {
+                            window: &window,
+                            offset: 100,
+                            len: split,
+                        },
+                        body: Piece {
+                            window: &window,
+                            offset: at,
+                            len: len - split,
+                        },
+                    };
+                    for offset in (0..len + 9).step_by(7) {
+                        let place = format!("{len} bytes, {split} inline, at {offset}");
+                        assert_eq!(line(&frame, offset), line(&whole, offset), "{place}");
+                    }
+                }
+            }
+            let mut expected = [0u8; 64];
+            let there = len.min(64);
+            expected[..there].copy_from_slice(&whole[..there]);
+            let first = line(&whole, 0).map(u64::to_le_bytes).concat();
+            assert_eq!(first, expected);
+        }
     }
 }

@@ -313,7 +313,7 @@ impl Views {
 
     /// Window, offset in it, and how many of the `len` bytes (at least one, unless `len` is zero)
     /// lie there.
-    #[inline]
+    #[inline(always)]
     pub fn find(
         &mut self,
         memory: &mut Memory,

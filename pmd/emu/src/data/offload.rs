@@ -8,7 +8,7 @@ pub(super) fn checksums(frame: &mut [u8], l3: bool, l4: bool) {
     let headers = Headers::parse(&&*frame);
     if l3 && headers.l3 == L3::V4 {
         put(frame, headers.l3_at + 10, 0);
-        let check = !fold(sum(&&*frame, headers.l3_at, headers.l4_at));
+        let check = !fold(sum(frame, headers.l3_at, headers.l4_at));
         put(frame, headers.l3_at + 10, check);
     }
     let field = match headers.l4 {
@@ -19,7 +19,7 @@ pub(super) fn checksums(frame: &mut [u8], l3: bool, l4: bool) {
     if l4 && !headers.fragment {
         put(frame, field, 0);
         let end = headers.l3_at + headers.l3_len;
-        let total = sum(&&*frame, headers.l4_at, end) + pseudo(&headers, end - headers.l4_at);
+        let total = sum(frame, headers.l4_at, end) + pseudo(&headers, end - headers.l4_at);
         let check = match (!fold(total), headers.l4) {
             // UDP writes a sum of zero as all ones: zero means that there is none.
             (0, L4::Udp) => 0xffff,

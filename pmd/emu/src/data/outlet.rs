@@ -1,10 +1,10 @@
 //! What a function's port is plugged into, and the way of a frame out of it.
 
 use super::cq::Cq;
-use super::frame::{Class, Frame};
+use super::frame::{Frame, Headers};
 use super::memory::Memory;
 use super::receiver::{Outcome, Receiver, Surroundings};
-use super::request::{Counters, DataEvent, LinkSpec};
+use super::request::{DataEvent, Direction, LinkSpec};
 use super::slots::Slots;
 use crate::wire::{Oversize, Wire, WireReport};
 use std::time::Duration;
@@ -40,21 +40,17 @@ pub(super) struct Plug {
 }
 
 impl Plug {
-    /// A frame towards the port was settled.
-    #[inline]
-    pub fn settle(&mut self, outcome: Outcome, len: usize) {
+    /// A frame towards the port was not accepted; `accepted` were before.
+    #[cold]
+    pub fn refuse(&mut self, outcome: Outcome, accepted: u64, len: usize) {
         match outcome {
-            Outcome::Accepted => {
-                self.report.frames_in += 1;
-                self.report.bytes_in += len as u64;
-            }
+            Outcome::Accepted | Outcome::Wait => {}
             Outcome::Dropped => self.report.dropped += 1,
             Outcome::Oversize { limit } => {
-                let index = self.report.frames_in + self.report.dropped;
+                let index = accepted + self.report.dropped;
                 self.report.dropped += 1;
                 self.oversize(false, index, len, limit);
             }
-            Outcome::Wait => {}
         }
     }
 
@@ -103,8 +99,8 @@ impl Outlet<'_> {
     }
 
     /// Offers a frame to a function's receive side.
-    #[inline]
-    pub fn receive<F: Frame>(&mut self, function: usize, frame: &F) -> Outcome {
+    #[inline(always)]
+    pub fn receive<F: Frame>(&mut self, function: usize, frame: &F, headers: &Headers) -> Outcome {
         let stamp = self.stamp(function);
         let (Some(receiver), Some(memory), Some(side), Some(plug)) = (
             self.receivers.get_mut(function),
@@ -122,36 +118,37 @@ impl Outlet<'_> {
             max_frame: plug.link.max_frame,
             now: stamp,
         };
-        let outcome = receiver.deliver(frame, &mut around);
-        plug.settle(outcome, frame.len());
+        let outcome = receiver.deliver(frame, headers, &mut around);
+        if outcome != Outcome::Accepted {
+            plug.refuse(outcome, receiver.arrived().frames, headers.len);
+        }
         outcome
     }
 
     /// Sends a frame of `function`.
-    #[inline]
+    #[inline(always)]
     pub fn transmit<F: Frame>(
         &mut self,
         function: usize,
         frame: &F,
-        counters: &mut Counters,
+        headers: &Headers,
+        sent: &mut Dispatched,
     ) -> Sent {
-        let len = frame.len();
         let Some(plug) = self.plugs.get_mut(function) else {
             return Sent::Done;
         };
         let limit = plug.link.max_frame;
-        if !plug.up || len > limit as usize {
-            counters.tx_discards += 1;
+        if !plug.up || headers.len > limit as usize {
+            sent.discards += 1;
             if plug.up {
-                let index = plug.report.frames_out;
-                plug.oversize(true, index, len, limit);
+                plug.oversize(true, sent.frames.total().frames, headers.len, limit);
             }
             return Sent::Done;
         }
         match &mut plug.joint {
             Joint::Function(peer) => {
                 let peer = *peer;
-                if self.receive(peer, frame) == Outcome::Wait {
+                if self.receive(peer, frame, headers) == Outcome::Wait {
                     return Sent::Wait;
                 }
             }
@@ -163,13 +160,18 @@ impl Outlet<'_> {
                 }
             }
         }
-        if let Some(plug) = self.plugs.get_mut(function) {
-            plug.report.frames_out += 1;
-            plug.report.bytes_out += len as u64;
-        }
-        let class: Class = frame.class();
-        counters.port_tx.count(class, len);
-        counters.vport_tx.count(class, len);
+        sent.frames.count(headers.class(), headers.len);
         Sent::Done
     }
+}
+
+/// What became of a function's frames, since the emulator started.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Dispatched {
+    /// Frames that went out.
+    pub frames: Direction,
+    /// Frames dropped because the link was down or they were too long.
+    pub discards: u64,
+    /// WQEs that ended in an error.
+    pub errors: u64,
 }

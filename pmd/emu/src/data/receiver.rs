@@ -5,9 +5,7 @@ use super::checksum;
 use super::cq::{Cq, Entry};
 use super::frame::{Class, Frame, Headers, L3, L4};
 use super::memory::Memory;
-use super::request::{
-    Counters, DataEvent, Direction, Dispatch, RqChange, RqSpec, RqtSpec, TirSpec,
-};
+use super::request::{DataEvent, Direction, Dispatch, RqChange, RqSpec, RqtSpec, TirSpec, Traffic};
 use super::rq::{Rq, Taken};
 use super::rss::{Hashed, Hasher};
 use super::slots::Slots;
@@ -55,11 +53,34 @@ enum Target {
     Table { hasher: Hasher, queues: Vec<usize> },
 }
 
+/// What happened to frames towards the function, since the emulator started.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    /// Frames in queues; a frame that rules copied counts for each.
+    pub accepted: Direction,
+    /// Copies beyond the first.
+    pub copies: Direction,
+    /// Frames that fit the port and that no queue got.
+    pub refused: Direction,
+    /// Longer than the port takes.
+    pub too_long: u64,
+    /// Shorter than a header.
+    pub too_short: u64,
+    /// No buffer, or the queue failed.
+    pub discards: u64,
+    /// Longer than the buffer.
+    pub buffer_too_small: u64,
+    /// Dropped by an entry.
+    pub flow_drops: u64,
+    /// Wanted by nobody.
+    pub no_destination: u64,
+}
+
 /// A function's receive side.
 #[derive(Debug)]
 pub(super) struct Receiver {
     pub rqs: Slots<Rq>,
-    pub counters: Counters,
+    pub tally: Tally,
     rules: Rules,
     steering: Steering,
     tirs: HashMap<u32, TirSpec>,
@@ -78,7 +99,7 @@ impl Default for Receiver {
     fn default() -> Self {
         Self {
             rqs: Slots::new(Kind::Rq),
-            counters: Counters::default(),
+            tally: Tally::default(),
             rules: Rules::default(),
             steering: Steering::default(),
             tirs: HashMap::new(),
@@ -172,7 +193,16 @@ impl Receiver {
 
     /// Forgets queues and rules, and the counters that belong to them.
     pub fn reset(&mut self) {
-        *self = Self::default();
+        let tally = std::mem::take(&mut self.tally);
+        *self = Self {
+            tally,
+            ..Self::default()
+        };
+    }
+
+    /// Frames that came to at least one queue, since the emulator started.
+    pub fn arrived(&self) -> Traffic {
+        self.tally.accepted.minus(&self.tally.copies).total()
     }
 
     /// Whether some rule leads to a queue that works: the time from which a wire lets frames in.
@@ -240,35 +270,41 @@ impl Receiver {
     }
 
     /// Offers a frame to the function.
-    #[inline]
-    pub fn deliver<F: Frame>(&mut self, frame: &F, around: &mut Surroundings<'_>) -> Outcome {
+    #[inline(always)]
+    pub fn deliver<F: Frame>(
+        &mut self,
+        frame: &F,
+        headers: &Headers,
+        around: &mut Surroundings<'_>,
+    ) -> Outcome {
         self.refresh();
-        let len = frame.len();
-        if len > around.max_frame as usize {
-            self.counters.rx_too_long += 1;
-            return Outcome::Oversize {
-                limit: around.max_frame,
-            };
+        if headers.len > around.max_frame as usize || headers.len < 14 {
+            return self.misfit(headers.len, around.max_frame);
         }
-        if len < 14 {
-            self.counters.rx_too_short += 1;
-            return Outcome::Dropped;
-        }
-        let headers = Headers::parse(frame);
-        match self.rules.find(&headers) {
+        match self.rules.find(headers) {
             Fate::Deliver => {}
-            fate => return self.unwanted(fate, &headers, frame.class()),
+            fate => return self.unwanted(fate, headers),
         }
         match *self.rules.tirs() {
             [place] => {
-                let (queue, hashed) = pick(&self.targets, place, &headers);
-                self.one(frame, &headers, queue, hashed, around)
+                let (queue, hashed) = pick(&self.targets, place, headers);
+                self.one(frame, headers, queue, hashed, around)
             }
-            _ => self.several(frame, &headers, around),
+            _ => self.several(frame, headers, around),
         }
     }
 
-    #[inline]
+    #[cold]
+    fn misfit(&mut self, len: usize, limit: u32) -> Outcome {
+        if len < 14 {
+            self.tally.too_short += 1;
+            return Outcome::Dropped;
+        }
+        self.tally.too_long += 1;
+        Outcome::Oversize { limit }
+    }
+
+    #[inline(always)]
     fn one<F: Frame>(
         &mut self,
         frame: &F,
@@ -277,14 +313,13 @@ impl Receiver {
         hashed: Hashed,
         around: &mut Surroundings<'_>,
     ) -> Outcome {
-        let outcome = match self.check(queue, around) {
-            Outcome::Accepted => self.put(frame, headers, queue, hashed, around),
-            outcome => outcome,
-        };
-        if outcome != Outcome::Wait {
-            self.counters.port_rx.count(frame.class(), frame.len());
-            self.rules.count(frame.len());
+        let outcome = self.put(frame, headers, queue, hashed, around);
+        match outcome {
+            Outcome::Wait => return outcome,
+            Outcome::Accepted => {}
+            _ => self.tally.refused.count(headers.class(), headers.len),
         }
+        self.rules.count(headers.len);
         outcome
     }
 
@@ -311,45 +346,26 @@ impl Receiver {
                 }
             }
         }
-        self.counters.port_rx.count(frame.class(), frame.len());
-        self.rules.count(frame.len());
+        self.rules.count(headers.len);
         let mut best = Outcome::Dropped;
         for (queue, hashed) in picked {
-            let outcome = match self.check(queue, around) {
-                Outcome::Accepted => self.put(frame, headers, queue, hashed, around),
-                outcome => outcome,
-            };
             // Two rules may lead to one queue, and its last buffer went to the first. What some
             // queue has got already cannot wait for another.
-            let outcome = match outcome {
+            let outcome = match self.put(frame, headers, queue, hashed, around) {
                 Outcome::Wait => self.miss(queue),
                 outcome => outcome,
             };
+            if outcome == Outcome::Accepted && best == Outcome::Accepted {
+                self.tally.copies.count(headers.class(), headers.len);
+            }
             if outcome == Outcome::Accepted || best == Outcome::Dropped {
                 best = outcome;
             }
         }
+        if best != Outcome::Accepted {
+            self.tally.refused.count(headers.class(), headers.len);
+        }
         best
-    }
-
-    /// Whether a queue can take a frame now.
-    #[inline]
-    fn check(&mut self, queue: usize, around: &mut Surroundings<'_>) -> Outcome {
-        let Some(rq) = self.rqs.at(queue).filter(|rq| rq.is_ready()) else {
-            self.counters.rx_no_destination += 1;
-            return Outcome::Dropped;
-        };
-        if rq.has_buffer(around.events) {
-            return Outcome::Accepted;
-        }
-        if !rq.is_ready() {
-            self.counters.rx_discards += 1;
-            return Outcome::Dropped;
-        }
-        if !around.lossy {
-            return Outcome::Wait;
-        }
-        self.miss(queue)
     }
 
     /// Drops a frame for want of a buffer.
@@ -362,11 +378,12 @@ impl Receiver {
         if let Some(count) = self.out_of_buffer.get_mut(set) {
             *count += 1;
         }
-        self.counters.rx_discards += 1;
+        self.tally.discards += 1;
         Outcome::Dropped
     }
 
-    #[inline]
+    /// Puts a frame into a queue's next buffer, if there is one.
+    #[inline(always)]
     fn put<F: Frame>(
         &mut self,
         frame: &F,
@@ -375,53 +392,86 @@ impl Receiver {
         hashed: Hashed,
         around: &mut Surroundings<'_>,
     ) -> Outcome {
-        let Some(rq) = self.rqs.at(queue) else {
+        let Some(rq) = self.rqs.at(queue).filter(|rq| rq.is_ready()) else {
+            self.tally.no_destination += 1;
             return Outcome::Dropped;
         };
+        if !rq.has_buffer(around.events) {
+            return self.without_buffer(queue, around.lossy);
+        }
         let Some(cq) = around.cqs.at(rq.cq) else {
+            self.tally.discards += 1;
             return Outcome::Dropped;
         };
-        let mut entry = describe(frame, headers, hashed, around.now);
+        let entry = describe(frame, headers, hashed, around.now);
         let tag = self.rules.flow_tag();
-        let strip = rq.spec().vlan_strip && headers.vlan.is_some();
-        let taken = if strip || rq.spec().scatter_fcs {
-            let bytes = reshape(frame, headers, rq.spec(), &mut self.scratch, &mut entry);
-            rq.take(&bytes, &entry, tag, around.memory, cq, around.events)
+        let taken = if rq.reshapes(headers.vlan.is_some()) {
+            take_reshaped(
+                rq,
+                frame,
+                headers,
+                entry,
+                tag,
+                &mut self.scratch,
+                around.memory,
+                cq,
+                around.events,
+            )
         } else {
-            rq.take(frame, &entry, tag, around.memory, cq, around.events)
+            rq.take(frame, entry, tag, around.memory, cq, around.events)
         };
+        if taken == Taken::Accepted {
+            self.tally.accepted.count(headers.class(), headers.len);
+            return Outcome::Accepted;
+        }
+        self.not_taken(taken)
+    }
+
+    #[cold]
+    fn without_buffer(&mut self, queue: usize, lossy: bool) -> Outcome {
+        if !self.rqs.get(queue).is_some_and(Rq::is_ready) {
+            self.stale = true;
+            self.tally.discards += 1;
+            return Outcome::Dropped;
+        }
+        if lossy {
+            self.miss(queue)
+        } else {
+            Outcome::Wait
+        }
+    }
+
+    #[cold]
+    fn not_taken(&mut self, taken: Taken) -> Outcome {
         match taken {
-            Taken::Accepted => {
-                self.counters.vport_rx.count(frame.class(), frame.len());
-                Outcome::Accepted
-            }
+            Taken::Accepted => Outcome::Accepted,
             Taken::TooLong { limit } => {
-                self.counters.rx_buffer_too_small += 1;
+                self.tally.buffer_too_small += 1;
                 Outcome::Oversize { limit }
             }
             Taken::Again => Outcome::Wait,
             Taken::Failed => {
                 self.stale = true;
-                self.counters.rx_discards += 1;
+                self.tally.discards += 1;
                 Outcome::Dropped
             }
         }
     }
 
     #[cold]
-    fn unwanted(&mut self, fate: Fate, headers: &Headers, class: Class) -> Outcome {
-        self.counters.port_rx.count(class, headers.len);
+    fn unwanted(&mut self, fate: Fate, headers: &Headers) -> Outcome {
+        self.tally.refused.count(headers.class(), headers.len);
         self.rules.count(headers.len);
         if fate == Fate::Drop {
-            self.counters.rx_flow_drops += 1;
+            self.tally.flow_drops += 1;
         } else {
-            self.counters.rx_no_destination += 1;
+            self.tally.no_destination += 1;
         }
         Outcome::Dropped
     }
 }
 
-#[inline]
+#[inline(always)]
 fn pick(targets: &[Target], place: usize, headers: &Headers) -> (usize, Hashed) {
     match targets.get(place) {
         Some(Target::Queue(queue)) => (*queue, Hashed::NONE),
@@ -440,7 +490,7 @@ fn pick(targets: &[Target], place: usize, headers: &Headers) -> (usize, Hashed) 
 }
 
 /// The completion of a received frame without what the queue adds.
-#[inline]
+#[inline(always)]
 fn describe<F: Frame>(frame: &F, headers: &Headers, hashed: Hashed, now: u64) -> Entry {
     let sums = checksum::verify(frame, headers);
     let l3 = match headers.l3 {
@@ -482,23 +532,24 @@ fn tcp_type(headers: &Headers) -> L4HeaderType {
     }
 }
 
-/// The frame as the queue wants it: tag taken out, check sequence appended.
+/// Takes a frame in the shape that the queue wants: tag taken out, check sequence appended.
 #[cold]
-fn reshape<'a, F: Frame>(
+#[allow(clippy::too_many_arguments)] // what `Rq::take` needs, and what it is made of
+fn take_reshaped<F: Frame>(
+    rq: &mut Rq,
     frame: &F,
     headers: &Headers,
-    spec: &RqSpec,
-    scratch: &'a mut Vec<u8>,
-    entry: &mut Entry,
-) -> &'a [u8] {
+    mut entry: Entry,
+    flow_tag: u32,
+    scratch: &mut Vec<u8>,
+    memory: &mut Memory,
+    cq: &mut Cq,
+    events: &mut Vec<DataEvent>,
+) -> Taken {
     scratch.clear();
     frame.append_to(scratch);
-    let crc = if spec.scatter_fcs {
-        Some(crc32(scratch))
-    } else {
-        None
-    };
-    if let (true, Some((tag, _))) = (spec.vlan_strip, headers.vlan) {
+    let crc = rq.spec().scatter_fcs.then(|| crc32(scratch));
+    if let (true, Some((tag, _))) = (rq.spec().vlan_strip, headers.vlan) {
         scratch.drain(12..16);
         let [_, _, _, flags, ..] = &mut entry.body;
         *flags |= (1u64 << 16 | u64::from(tag)).to_be();
@@ -506,7 +557,7 @@ fn reshape<'a, F: Frame>(
     if let Some(crc) = crc {
         scratch.extend_from_slice(&crc.to_le_bytes());
     }
-    scratch
+    rq.take(&scratch.as_slice(), entry, flow_tag, memory, cq, events)
 }
 
 /// Ethernet's check sequence.
@@ -523,6 +574,28 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 impl Direction {
+    /// The sum with another.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        self.with(other, u64::wrapping_add)
+    }
+
+    /// What came since another reading.
+    pub(super) fn minus(&self, other: &Self) -> Self {
+        self.with(other, u64::wrapping_sub)
+    }
+
+    fn with(&self, other: &Self, op: fn(u64, u64) -> u64) -> Self {
+        let traffic = |a: Traffic, b: Traffic| Traffic {
+            frames: op(a.frames, b.frames),
+            bytes: op(a.bytes, b.bytes),
+        };
+        Self {
+            unicast: traffic(self.unicast, other.unicast),
+            multicast: traffic(self.multicast, other.multicast),
+            broadcast: traffic(self.broadcast, other.broadcast),
+        }
+    }
+
     #[inline(always)]
     pub(super) fn count(&mut self, class: Class, bytes: usize) {
         let traffic = match class {

@@ -108,17 +108,28 @@ impl Rq {
         &self.spec
     }
 
+    /// Whether frames are changed on their way into the buffer.
+    #[inline(always)]
+    pub fn reshapes(&self, tagged: bool) -> bool {
+        self.spec.scatter_fcs || (tagged && self.spec.vlan_strip)
+    }
+
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
         self.state == QueueState::Ready
     }
 
-    pub fn status(&mut self) -> QueueStatus {
-        self.read_record();
+    pub fn status(&self) -> QueueStatus {
+        // The record is not kept: what it claims is checked when a frame needs a buffer.
+        let record = self
+            .reached
+            .as_ref()
+            .filter(|_| self.state != QueueState::Reset);
+        let posted = record.map(|reached| reached.record.load_be(Ordering::Acquire) as u16);
         QueueStatus {
             state: self.state,
             hardware_index: self.hardware,
-            software_index: self.software,
+            software_index: posted.unwrap_or(self.software),
         }
     }
 
@@ -152,28 +163,28 @@ impl Rq {
 
     /// Whether a buffer is there. Looks at the record when none is known; a record that claims
     /// more than the ring holds fails the queue.
-    #[inline]
+    #[inline(always)]
     pub fn has_buffer(&mut self, events: &mut Vec<DataEvent>) -> bool {
-        if self.posted() == 0 {
-            self.read_record();
-            if self.posted() == 0 {
-                return false;
-            }
-            if u32::from(self.posted()) > 1 << self.spec.log_size {
-                self.fail(QueueFault::Index, events);
-                return false;
-            }
+        self.posted() != 0 || self.look(events)
+    }
+
+    #[cold]
+    fn look(&mut self, events: &mut Vec<DataEvent>) -> bool {
+        self.read_record();
+        if u32::from(self.posted()) > 1 << self.spec.log_size {
+            self.fail(QueueFault::Index, events);
+            return false;
         }
-        true
+        self.posted() != 0
     }
 
     /// Puts a frame into the next buffer and completes it. [`has_buffer`](Self::has_buffer) was
     /// true. `entry` lacks the queue's own fields and the length.
-    #[inline]
+    #[inline(always)]
     pub fn take<F: Frame>(
         &mut self,
         frame: &F,
-        entry: &Entry,
+        mut entry: Entry,
         flow_tag: u32,
         memory: &mut Memory,
         cq: &mut Cq,
@@ -196,7 +207,6 @@ impl Rq {
         );
         match done {
             Ok(()) => {
-                let mut entry = *entry;
                 let [_, _, _, flags, index, count, _] = &mut entry.body;
                 *flags |= (u64::from(self.spec.rqn) << 32).to_be();
                 *index = (u64::from(self.spec.user_index & 0xff_ffff) << 32).to_be();
@@ -295,7 +305,7 @@ impl Rq {
 }
 
 /// Writes a frame into the buffers of one WQE.
-#[inline]
+#[inline(always)]
 fn scatter<F: Frame>(
     frame: &F,
     ring: &Ring<[u64; 2]>,

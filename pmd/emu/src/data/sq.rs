@@ -4,13 +4,11 @@
 //! lies. All others are brought together in a buffer first.
 
 use super::cq::{self, Cq, Entry};
-use super::frame::{Frame, Headers, L3, L4, Piece, Pieces};
+use super::frame::{Headers, L3, L4, Piece, Pieces};
 use super::memory::{Access, AccessError, Memory, Views};
 use super::offload;
-use super::outlet::{Outlet, Sent};
-use super::request::{
-    Counters, DataEvent, InlineMode, QueueFault, QueueState, QueueStatus, SqSpec,
-};
+use super::outlet::{Dispatched, Outlet, Sent};
+use super::request::{DataEvent, InlineMode, QueueFault, QueueState, QueueStatus, SqSpec};
 use super::ring::{self, Ring};
 use super::rq::error_entry;
 use super::{DataError, Features, Kind};
@@ -207,11 +205,11 @@ impl Sq {
         &mut self,
         function: usize,
         outlet: &mut Outlet<'_>,
-        counters: &mut Counters,
+        sent: &mut Dispatched,
         budget: usize,
     ) -> bool {
         if self.state != QueueState::Ready {
-            return self.flush(function, outlet, counters, budget);
+            return self.flush(function, outlet, sent, budget);
         }
         if u32::from(self.pending()) > 1 << self.spec.log_size {
             self.fail(QueueFault::Index, function, outlet);
@@ -232,19 +230,19 @@ impl Sq {
             let control = match self.control(&words) {
                 Ok(control) => control,
                 Err((opcode, syndrome, vendor)) => {
-                    counters.tx_errors += 1;
+                    sent.errors += 1;
                     self.complete_error(opcode, syndrome, vendor, function, outlet);
                     return true;
                 }
             };
-            match self.execute(control, &words, function, outlet, counters) {
+            match self.execute(control, &words, function, outlet, sent) {
                 Step::Done => {}
                 Step::Wait => {
                     self.waiting = true;
                     break;
                 }
                 Step::Fail(syndrome, vendor) => {
-                    counters.tx_errors += 1;
+                    sent.errors += 1;
                     self.complete_error(control.opcode, syndrome, vendor, function, outlet);
                     return true;
                 }
@@ -294,7 +292,7 @@ impl Sq {
         words: &[u64; 8],
         function: usize,
         outlet: &mut Outlet<'_>,
-        counters: &mut Counters,
+        sent: &mut Dispatched,
     ) -> Step {
         if control.opcode == SendOpcode::SEND.0 {
             let [_, _, eth, inline, ..] = *words;
@@ -307,17 +305,10 @@ impl Sq {
                 _ => false,
             };
             if plain && shape {
-                return self.plain(
-                    control,
-                    words,
-                    usize::from(size),
-                    function,
-                    outlet,
-                    counters,
-                );
+                return self.plain(control, words, usize::from(size), function, outlet, sent);
             }
         }
-        self.composed(control, function, outlet, counters)
+        self.composed(control, function, outlet, sent)
     }
 
     /// One data segment behind an inline header of up to 18 bytes.
@@ -329,7 +320,7 @@ impl Sq {
         inline: usize,
         function: usize,
         outlet: &mut Outlet<'_>,
-        counters: &mut Counters,
+        sent: &mut Dispatched,
     ) -> Step {
         let [.., third, fourth, fifth, sixth] = *words;
         let (head, address) = if control.segments == 3 {
@@ -340,7 +331,7 @@ impl Sq {
         let (head, address) = (u64::from_be(head), u64::from_be(address));
         let (bytes, key) = ((head >> 32) as u32, head as u32);
         if bytes >> 31 != 0 {
-            return self.composed(control, function, outlet, counters);
+            return self.composed(control, function, outlet, sent);
         }
         let len = bytes as usize;
         if len == 0 || len + inline < 14 || len > MAX_GATHER {
@@ -354,7 +345,7 @@ impl Sq {
             Err(error) => return error.into(),
         };
         if there < len {
-            return self.composed(control, function, outlet, counters);
+            return self.composed(control, function, outlet, sent);
         }
         let index = usize::from(self.hardware);
         let Some(part) = self
@@ -377,13 +368,13 @@ impl Sq {
                 len,
             },
         };
-        if self.spec.inline != InlineMode::None {
-            let needed = needed(self.spec.inline, &Headers::parse(&frame));
-            if inline < needed.min(frame.len()) {
-                return Step::Fail(Syndrome::LOCAL_QP_OP_ERR, vendor::INLINE);
-            }
+        let headers = Headers::parse(&frame);
+        if self.spec.inline != InlineMode::None
+            && inline < needed(self.spec.inline, &headers).min(headers.len)
+        {
+            return Step::Fail(Syndrome::LOCAL_QP_OP_ERR, vendor::INLINE);
         }
-        match outlet.transmit(function, &frame, counters) {
+        match outlet.transmit(function, &frame, &headers, sent) {
             Sent::Done => Step::Done,
             Sent::Wait => Step::Wait,
         }
@@ -396,7 +387,7 @@ impl Sq {
         control: Control,
         function: usize,
         outlet: &mut Outlet<'_>,
-        counters: &mut Counters,
+        sent: &mut Dispatched,
     ) -> Step {
         let opcode = SendOpcode(control.opcode);
         match opcode {
@@ -408,7 +399,7 @@ impl Sq {
         let mut wqe = std::mem::take(&mut self.wqe);
         let mut gathered = std::mem::take(&mut self.gathered);
         let step = match self.read(control, &mut wqe) {
-            true => self.gather(opcode, &wqe, &mut gathered, function, outlet, counters),
+            true => self.gather(opcode, &wqe, &mut gathered, function, outlet, sent),
             false => Step::Fail(Syndrome::LOCAL_QP_OP_ERR, vendor::SEGMENTS),
         };
         self.wqe = wqe;
@@ -444,7 +435,7 @@ impl Sq {
         frame: &mut Vec<u8>,
         function: usize,
         outlet: &mut Outlet<'_>,
-        counters: &mut Counters,
+        sent: &mut Dispatched,
     ) -> Step {
         let misfit = || Step::Fail(Syndrome::LOCAL_QP_OP_ERR, vendor::SEGMENTS);
         let (Some(flags), Some(mss), Some(size), Some(tci)) =
@@ -499,7 +490,7 @@ impl Sq {
             }
         }
         if opcode == SendOpcode::LSO {
-            return self.large(frame, inline, usize::from(mss), function, outlet, counters);
+            return self.large(frame, inline, usize::from(mss), function, outlet, sent);
         }
         if vlan && self.features.tx_vlan_insert {
             offload::insert_vlan(frame, tci, size & 1 != 0);
@@ -507,7 +498,8 @@ impl Sq {
         if self.features.tx_checksum && flags & 0xc0 != 0 {
             offload::checksums(frame, flags & 0x40 != 0, flags & 0x80 != 0);
         }
-        match outlet.transmit(function, &frame.as_slice(), counters) {
+        let headers = Headers::parse(&frame.as_slice());
+        match outlet.transmit(function, &frame.as_slice(), &headers, sent) {
             Sent::Done => Step::Done,
             Sent::Wait => Step::Wait,
         }
@@ -521,7 +513,7 @@ impl Sq {
         mss: usize,
         function: usize,
         outlet: &mut Outlet<'_>,
-        counters: &mut Counters,
+        sent: &mut Dispatched,
     ) -> Step {
         let bad = Step::Fail(Syndrome::LOCAL_LENGTH_ERR, vendor::LENGTH);
         let Some((header, payload)) = frame.split_at_checked(header) else {
@@ -533,7 +525,8 @@ impl Sq {
         let mut cut = std::mem::take(&mut self.cut);
         let mut step = Step::Done;
         while offload::segment(header, payload, mss, self.segments_out, &mut cut) {
-            match outlet.transmit(function, &cut.as_slice(), counters) {
+            let headers = Headers::parse(&cut.as_slice());
+            match outlet.transmit(function, &cut.as_slice(), &headers, sent) {
                 Sent::Done => self.segments_out += 1,
                 Sent::Wait => {
                     step = Step::Wait;
@@ -664,7 +657,7 @@ impl Sq {
         &mut self,
         function: usize,
         outlet: &mut Outlet<'_>,
-        counters: &mut Counters,
+        sent: &mut Dispatched,
         budget: usize,
     ) -> bool {
         if self.state != QueueState::Error || self.reached.is_none() {
@@ -687,7 +680,7 @@ impl Sq {
             if (u64::from_be(second) >> 34) & 3 != 1 {
                 self.push_error(opcode, Syndrome::WR_FLUSH_ERR, 0, function, outlet);
             }
-            counters.tx_errors += 1;
+            sent.errors += 1;
             self.skip();
             done += 1;
         }

@@ -97,25 +97,20 @@ fn masked(key: &Key, mask: &Key) -> Key {
     out
 }
 
-/// A frame's headers in the layout of `fte_match_set_lyr_2_4`, as words in memory order.
-/// Without `deep` only the link-layer words are made.
-#[inline]
-fn frame_key(headers: &Headers, deep: bool) -> Key {
-    let words = headers.words();
-    let [first, second, ..] = *words;
+/// The link-layer words of a frame's headers in the layout of `fte_match_set_lyr_2_4`; the
+/// first byte is the lowest of its word.
+#[inline(always)]
+fn frame_key(headers: &Headers) -> Key {
+    let [first, second, ..] = *headers.words();
     let tag = headers.vlan.map_or(0, |(tag, _)| tag);
-    let mut key = [0; WORDS];
-    let [link, station, ..] = &mut key;
-    *link = first >> 48
+    let link = first >> 48
         | (second & 0xffff_ffff) << 16
         | u64::from(headers.ethertype.swap_bytes()) << 48;
-    *station = first & 0xffff_ffff_ffff | u64::from(tag.swap_bytes()) << 48;
-    if deep {
-        deepen(&mut key, headers);
-    }
-    key
+    let station = first & 0xffff_ffff_ffff | u64::from(tag.swap_bytes()) << 48;
+    [link, station, 0, 0, 0, 0, 0, 0]
 }
 
+/// The other words.
 fn deepen(key: &mut Key, headers: &Headers) {
     let mut bytes = [0u8; 48];
     let (customer, service) = match headers.vlan {
@@ -234,13 +229,14 @@ impl Group {
 }
 
 /// What becomes of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Fate {
     /// Goes to the TIRs of [`Rules::tirs`].
     Deliver,
     /// An entry dropped it.
     Drop,
     /// No entry wanted it.
+    #[default]
     Lost,
 }
 
@@ -257,8 +253,10 @@ pub(super) struct Rules {
     deep: bool,
     counters: Vec<(u32, u64, u64)>,
     places: HashMap<u32, usize>,
-    last: Option<Key>,
-    fate: Option<Fate>,
+    last: Key,
+    /// `last` and what follows from it are there.
+    known: bool,
+    fate: Fate,
     tirs: Vec<usize>,
     flow_tag: u32,
     counted: Vec<usize>,
@@ -338,7 +336,7 @@ impl Rules {
 
     /// Forgets the last answer.
     pub fn forget(&mut self) {
-        self.last = None;
+        self.known = false;
     }
 
     /// Frames and bytes that a flow counter saw.
@@ -378,12 +376,22 @@ impl Rules {
     }
 
     /// Finds what becomes of a frame. Nothing is counted yet: the frame may have to wait.
-    #[inline]
+    #[inline(always)]
     pub fn find(&mut self, headers: &Headers) -> Fate {
-        let key = masked(&frame_key(headers, self.deep), &self.union);
-        if let (Some(last), Some(fate)) = (&self.last, self.fate) {
-            if *last == key {
-                return fate;
+        let (mut key, [link, station, ..]) = (frame_key(headers), self.union);
+        let [first, second, ..] = &mut key;
+        *first &= link;
+        *second &= station;
+        if self.deep {
+            deepen(&mut key, headers);
+            key = masked(&key, &self.union);
+            if self.last == key && self.known {
+                return self.fate;
+            }
+        } else {
+            let ([one, two, ..], [a, b, ..]) = (key, self.last);
+            if one == a && two == b && self.known {
+                return self.fate;
             }
         }
         self.walk(key)
@@ -441,8 +449,9 @@ impl Rules {
             (true, true) => Fate::Drop,
             (true, false) => Fate::Lost,
         };
-        self.last = Some(key);
-        self.fate = Some(fate);
+        self.last = key;
+        self.known = true;
+        self.fate = fate;
         fate
     }
 

@@ -96,7 +96,7 @@ fn run(mix: &Mix) {
     let (mut posted, mut completed) = (0, 0);
     let mut received = Vec::new();
     let mut too_small = 0;
-    let mut used = 0;
+    let (mut used, mut ends) = (0, Vec::new());
     while completed < frames.len() {
         let mut any = false;
         for _ in 0..mix.burst {
@@ -121,6 +121,7 @@ fn run(mix: &Mix) {
                     &[(cut as u32, KEY, from), ((rest - cut) as u32, KEY, second)],
                 );
             }
+            ends.push(sq.posted);
             posted += 1;
             any = true;
         }
@@ -131,7 +132,8 @@ fn run(mix: &Mix) {
         while let Some(cqe) = scq.poll() {
             assert_eq!(cqe.opcode(), CqeOpcode::REQ.0, "{cqe:?}");
             completed += 1;
-            used = a.port.sq_status(sq.spec.sqn).unwrap().hardware_index;
+            // Completions come in order; a WQE ends where the next one begins.
+            used = ends[completed - 1];
         }
         scq.publish();
         for _ in 0..mix.refill {
@@ -185,7 +187,7 @@ fn run(mix: &Mix) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn frames_in_are_frames_out_and_counted_drops(mix in mix()) {
