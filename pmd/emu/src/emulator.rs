@@ -153,7 +153,7 @@ impl Emulator {
         ))
     }
 
-    /// A model's name for people, its firmware version, and the MAC of a function.
+    /// The MAC address that a function was made with.
     ///
     /// # Errors
     /// [`EmuError::Function`].

@@ -389,3 +389,27 @@ fn a_wqe_that_fails_puts_its_queue_in_error_and_says_so() {
         assert_eq!(state(&mut world), to);
     }
 }
+
+#[test]
+fn an_event_queue_works_on_a_mapped_page_too() {
+    let (mut driver, _) = running();
+    // The first page is trapped, this one is plain memory that the device looks at.
+    let uar = driver.uar();
+    let page = driver.function.registers(u64::from(uar) * 4096, 4096).unwrap();
+    assert!(page.is_mapped());
+    let (eqn, ring) = driver.eq(uar, 5, EventType::CMD.mask(), LOG);
+    page.store_u32(0x40, u32::from(eqn) << 24).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while query_eq(&mut driver, eqn).st() != 9 && driver.interrupts[5].take() == 0 {
+        assert!(Instant::now() < until, "not armed");
+    }
+    // The consumer index alone.
+    while driver.event(eqn, ring, LOG).is_some() {}
+    page.store_u32(0x48, u32::from(eqn) << 24 | 1).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while query_eq(&mut driver, eqn).consumer_counter() != 1 {
+        assert!(Instant::now() < until, "the consumer index is not seen");
+        // The trapped page would say something else.
+        std::thread::yield_now();
+    }
+}

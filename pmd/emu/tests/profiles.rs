@@ -12,7 +12,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("init_segment", include_str!("../src/init_segment.rs")),
     ("profiles", include_str!("profiles.rs")),
     ("order", include_str!("order.rs")),
-    ("mutation", include_str!("mutation.rs")),
+    ("mutation", include_str!("mutation/main.rs")),
     ("slots", include_str!("slots.rs")),
     ("objects", include_str!("objects.rs")),
     ("counters", include_str!("counters.rs")),
