@@ -75,7 +75,7 @@ fn indirections(queues: usize, max: usize) -> usize {
 
 impl Steering {
     /// Makes tables, groups and receive interfaces for the receive queues `rqs` (at least one).
-    /// Nothing is admitted yet. Everything made is pushed on `stack`.
+    /// Nothing is admitted yet, and nothing works before [`open`](Self::open). Everything made is pushed on `stack`.
     ///
     /// # Errors
     /// Firmware's refusal.
@@ -111,10 +111,6 @@ impl Steering {
         criteria.set_dmac([0xff; 6]);
         let addresses = group(control, stack, root, ADDRESSES, Some(criteria))?;
         let everything = group(control, stack, root, EVERYTHING..EVERYTHING + 1, None)?;
-        let mut input = SetFlowTableRoot::request();
-        input.set_table_type(TableType::NIC_RX.0);
-        input.set_table_id(root)?;
-        control.execute::<SetFlowTableRoot>(&input)?;
         Ok(Self {
             root,
             addresses,
@@ -123,6 +119,19 @@ impl Steering {
             entries: vec![None; ADDRESSES.len()],
             promiscuous: false,
         })
+    }
+
+    /// Puts the tables to work, with what was admitted so far: all of it from the same moment on, so
+    /// that of packets that wait for the port none is lost to an entry that comes later.
+    ///
+    /// # Errors
+    /// Firmware's refusal.
+    pub(crate) fn open(&self, control: &Control) -> Result<(), Error> {
+        let mut input = SetFlowTableRoot::request();
+        input.set_table_type(TableType::NIC_RX.0);
+        input.set_table_id(self.root)?;
+        control.execute::<SetFlowTableRoot>(&input)?;
+        Ok(())
     }
 
     /// Admits packets for `mac`.

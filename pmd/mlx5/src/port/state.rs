@@ -251,11 +251,10 @@ fn admit(
     vport::set_addresses(control, &[mac])?;
     vport::set_promiscuous(control, promiscuous)?;
     if let Some(steering) = &mut started.steering {
-        // The widest rule first: the first one lets packets in, and those that it does not
-        // match would be lost until the others stand.
         steering.set_promiscuous(control, promiscuous)?;
         steering.admit(control, MacAddress::BROADCAST)?;
         steering.admit(control, mac)?;
+        steering.open(control)?;
     }
     vport::set_port_up(control)?;
     control.ask_link();
