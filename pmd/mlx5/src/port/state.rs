@@ -251,9 +251,9 @@ fn admit(
     vport::set_addresses(control, &[mac])?;
     vport::set_promiscuous(control, promiscuous)?;
     if let Some(steering) = &mut started.steering {
-        steering.set_promiscuous(control, promiscuous)?;
-        steering.admit(control, MacAddress::BROADCAST)?;
         steering.admit(control, mac)?;
+        steering.admit(control, MacAddress::BROADCAST)?;
+        steering.set_promiscuous(control, promiscuous)?;
         steering.open(control)?;
     }
     vport::set_port_up(control)?;
