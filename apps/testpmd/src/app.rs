@@ -245,7 +245,7 @@ fn alone(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
             break;
         }
         if let Some(drain) = &mut drain
-            && drain.look(session)? == Verdict::Done
+            && drain.look(session)? != Verdict::Wait
         {
             break;
         }

@@ -14,6 +14,9 @@ use crate::settings::BadSetting;
 /// lost on the way. After so long without a packet the run ends all the same.
 const SILENCE: Duration = Duration::from_millis(500);
 
+/// Wires still have packets, but none has moved for so long: they will not.
+const STUCK: Duration = Duration::from_secs(10);
+
 /// Whether a run is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
@@ -21,6 +24,8 @@ pub enum Verdict {
     Wait,
     /// It is.
     Done,
+    /// It never will be.
+    Stuck,
 }
 
 /// Watches a run.
@@ -54,10 +59,6 @@ impl Drain {
         };
         let (mode, before) = (running.mode, running.totals());
         let (delivered, drained) = delivered(session)?;
-        if !drained {
-            self.last = None;
-            return Ok(Verdict::Wait);
-        }
         let after = session
             .forwarding
             .as_ref()
@@ -66,14 +67,18 @@ impl Drain {
         let handed_on = !mode.sends() || after.tx + after.dropped >= after.rx;
         // What the device gave to receive queues has been received, and what was received
         // was handed to transmit queues before the wires were found drained.
-        if before == after && after.rx >= delivered && handed_on {
+        if drained && before == after && after.rx >= delivered && handed_on {
             return Ok(Verdict::Done);
         }
         let now = Instant::now();
         match self.last {
             Some((seen, since)) if seen == after => {
-                if now.duration_since(since) > SILENCE {
+                let silent = now.duration_since(since);
+                if drained && silent > SILENCE {
                     return Ok(Verdict::Done);
+                }
+                if silent > STUCK {
+                    return Ok(Verdict::Stuck);
                 }
             }
             _ => self.last = Some((after, now)),
@@ -221,6 +226,13 @@ pub fn losses(session: &mut Session) -> u8 {
         .iter()
         .map(|w| w.dropped.saturating_sub(w.oversize_count))
         .sum();
+    if !wires.iter().all(|w| w.drained) {
+        session.screen.line(format!(
+            "stuck: wires still have packets, but none moved for {} s; receive queues may wait for buffers: give more with --total-num-mbufs",
+            STUCK.as_secs()
+        ));
+        return 1;
+    }
     if missed + dropped + lost == 0 && !unwritten {
         return 0;
     }

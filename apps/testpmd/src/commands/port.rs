@@ -176,7 +176,7 @@ fn config_all(session: &mut Session, what: PortConfigAll) {
         session.screen.line("Please stop all ports first");
         return;
     }
-    let change: Box<dyn Fn(&mut PortSettings)> = match what {
+    let change: Box<dyn Fn(&mut PortSettings)> = match what.clone() {
         PortConfigAll::Rxq { value } => Box::new(move |p| p.rx_queues = value as usize),
         PortConfigAll::Txq { value } => Box::new(move |p| p.tx_queues = value as usize),
         PortConfigAll::Rxd { value } => Box::new(move |p| p.rx_descriptors = value as usize),
@@ -189,7 +189,7 @@ fn config_all(session: &mut Session, what: PortConfigAll) {
             continue;
         };
         change(&mut wanted);
-        if let Err(e) = possible(session, number, &wanted) {
+        if let Err(e) = possible(session, number, &what, &wanted) {
             session.screen.line(format!("Warning: {e} - ignored"));
             return;
         }
@@ -201,45 +201,38 @@ fn config_all(session: &mut Session, what: PortConfigAll) {
     }
 }
 
-/// What can be said before the port is started.
-fn possible(session: &Session, number: u16, wanted: &PortSettings) -> Result<(), String> {
-    if wanted.rx_queues == 0 || wanted.tx_queues == 0 {
-        return Err(
-            "0 queues given, at least 1 allowed; give the number of forwarding cores".into(),
-        );
-    }
-    wanted.check().map_err(|e| e.to_string())?;
+/// What can be said of the changed number before the port is started.
+fn possible(
+    session: &Session,
+    number: u16,
+    what: &PortConfigAll,
+    wanted: &PortSettings,
+) -> Result<(), String> {
     let Some(port) = session.port(number) else {
         return Ok(());
     };
     let info = port.info();
-    for (what, given, max) in [
-        ("receive queues", wanted.rx_queues, info.max_rx_queues),
-        ("transmit queues", wanted.tx_queues, info.max_tx_queues),
-    ] {
-        if given > max {
-            return Err(format!(
-                "{given} {what} given, port {number} has {max} at most; give fewer"
-            ));
+    let queues = |what: &str, given: usize, max: usize| {
+        if (1..=max).contains(&given) {
+            return Ok(());
         }
-    }
-    for (what, given, limits) in [
-        (
-            "receive descriptors",
-            wanted.rx_descriptors,
-            &info.rx_descriptors,
-        ),
-        (
-            "transmit descriptors",
-            wanted.tx_descriptors,
-            &info.tx_descriptors,
-        ),
-    ] {
-        if !(limits.min..=limits.max).contains(&given) {
-            return Err(format!(
-                "{given} {what} given, {limits} allowed on port {number}; give a power of two within"
-            ));
+        Err(format!(
+            "{given} {what} queues given, 1 to {max} allowed on port {number}; one per forwarding core is usual"
+        ))
+    };
+    let ring = |what: &str, given: usize, limits: &pollux::Limits| {
+        if (limits.min..=limits.max).contains(&given) && given.is_power_of_two() {
+            return Ok(());
         }
+        Err(format!(
+            "{given} {what} descriptors given, powers of two from {limits} allowed on port {number}; 512 is usual"
+        ))
+    };
+    match what {
+        PortConfigAll::Rxq { .. } => queues("receive", wanted.rx_queues, info.max_rx_queues),
+        PortConfigAll::Txq { .. } => queues("transmit", wanted.tx_queues, info.max_tx_queues),
+        PortConfigAll::Rxd { .. } => ring("receive", wanted.rx_descriptors, &info.rx_descriptors),
+        PortConfigAll::Txd { .. } => ring("transmit", wanted.tx_descriptors, &info.tx_descriptors),
+        PortConfigAll::Burst { .. } => Ok(()),
     }
-    Ok(())
 }

@@ -34,9 +34,10 @@ pub fn run<E, R, T, C, F, const TIMED: bool, const YIELD: bool>(
     F: Fn() -> bool,
 {
     while running() {
+        let mut moved = 0;
         for _ in 0..HOUSEKEEPING {
             clock.poll();
-            let mut moved = 0;
+            moved = 0;
             for stream in streams.iter_mut() {
                 let before = if TIMED { cycles::now() } else { 0 };
                 let n = engine.turn(stream);
@@ -49,6 +50,12 @@ pub fn run<E, R, T, C, F, const TIMED: bool, const YIELD: bool>(
                 std::thread::yield_now();
                 break;
             }
+        }
+        if moved == 0 {
+            // Buffers that were sent come home when their queue is looked at. Without
+            // packets to send nobody would, and receive queues that wait for buffers of a
+            // small pool would wait for ever.
+            streams.iter_mut().for_each(Stream::reclaim);
         }
     }
 }

@@ -88,6 +88,14 @@ impl<R: Receive, T: Transmit> Stream<R, T> {
         self.queue_full(sent)
     }
 
+    /// Brings sent buffers home; for a turn that moved nothing.
+    pub fn reclaim(&mut self) {
+        if let Some(tx) = &mut self.tx {
+            // Between turns the burst is empty: nothing is sent.
+            tx.burst(&mut self.burst);
+        }
+    }
+
     #[cold]
     fn queue_full(&mut self, mut sent: usize) -> usize {
         if let (WhenFull::Retry { count, pause }, Some(tx)) = (self.when_full, &mut self.tx) {

@@ -2,6 +2,8 @@
 //! and a folder that goes away with the test.
 #![allow(dead_code)] // each test program uses its own part
 
+pub mod run;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
