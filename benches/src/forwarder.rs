@@ -34,7 +34,9 @@ impl Forwarder {
     /// The program cannot be started.
     pub fn start(program: &str, args: &[&str]) -> Result<Self, String> {
         let started = Instant::now();
-        let mut child = Command::new(program)
+        // A peer that writes to a pipe holds its lines back; this asks its C library not to.
+        let mut child = Command::new("stdbuf")
+            .args(["-oL", program])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

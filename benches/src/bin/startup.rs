@@ -55,7 +55,6 @@ fn run(options: &Options) -> Result<Figures, String> {
         "-l",
         "0-1",
         "--no-pci",
-        "--in-memory",
         "--no-huge",
         "-m",
         "512",
