@@ -121,8 +121,9 @@ pub struct FunctionReport {
     pub connected: bool,
     /// Pages of the driver that the firmware holds.
     pub firmware_pages: usize,
-    /// Live objects by kind.
-    pub objects: BTreeMap<Kind, usize>,
+    /// Numbers of the live objects by kind, as commands have them; those of flow groups and entries
+    /// have their table's in the upper half.
+    pub objects: BTreeMap<Kind, Vec<u64>>,
     /// Commands executed, refused ones included.
     pub commands: u64,
     /// Commands refused.
@@ -144,7 +145,12 @@ pub struct FunctionReport {
 impl FunctionReport {
     /// Live objects of all kinds.
     pub fn live_objects(&self) -> usize {
-        self.objects.values().sum()
+        self.objects.values().map(Vec::len).sum()
+    }
+
+    /// Numbers of the live objects of one kind.
+    pub fn numbers(&self, kind: Kind) -> &[u64] {
+        self.objects.get(&kind).map_or(&[], Vec::as_slice)
     }
 }
 
@@ -181,11 +187,7 @@ impl Shared {
     }
 
     pub(crate) fn report(&self) -> FunctionReport {
-        let mut report = self
-            .report
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let mut report = self.lock_report().clone();
         report.faults = self.faults.met();
         report
     }
@@ -197,8 +199,8 @@ impl Shared {
         }
     }
 
-    fn write_report(&self, change: impl FnOnce(&mut FunctionReport)) {
-        change(&mut self.report.lock().unwrap_or_else(PoisonError::into_inner));
+    fn lock_report(&self) -> MutexGuard<'_, FunctionReport> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -307,7 +309,7 @@ impl Device for EmulatedFunction {
                 .data_gone("disconnect", self.shared.data.disconnect());
         }
         self.shared.segment.forget();
-        self.shared.write_report(|report| report.connected = false);
+        self.shared.lock_report().connected = false;
     }
 
     fn load(&self, offset: u64, bytes: &mut [u8]) {
@@ -368,8 +370,9 @@ fn run(shared: &Shared, host: &Host) {
         counts: QueueCounts::default(),
         written: 0,
         lost: 0,
+        listed: None,
     };
-    player.report();
+    player.report(&mut shared.lock_report());
     loop {
         let due = player.queue.as_ref().and_then(CommandQueue::next_due);
         let work = shared.inbox.take(due, &mut player.reader);
@@ -377,8 +380,10 @@ fn run(shared: &Shared, host: &Host) {
         if work.stop {
             break;
         }
+        // Whoever sees an answer of this step, and then asks for the report, waits for its end.
+        let mut report = shared.lock_report();
         player.step(work);
-        player.report();
+        player.report(&mut report);
     }
 }
 
@@ -393,6 +398,8 @@ struct Player<'a> {
     counts: QueueCounts,
     written: u64,
     lost: u64,
+    /// Changes of the objects when the report listed them last.
+    listed: Option<u64>,
 }
 
 impl Player<'_> {
@@ -410,6 +417,7 @@ impl Player<'_> {
             let refused = self.firmware.refused;
             self.firmware = Firmware::new(shared.character.clone(), shared.data.clone());
             self.firmware.refused = refused;
+            self.listed = None;
             self.counts = self.counts();
             self.queue = None;
         }
@@ -486,23 +494,26 @@ impl Player<'_> {
         }
     }
 
-    fn report(&self) {
+    fn report(&mut self, report: &mut FunctionReport) {
         let counts = self.counts();
         let holding = self.queue.as_ref().is_some_and(CommandQueue::holds);
-        self.shared.write_report(|report| {
-            *report = FunctionReport {
-                connected: true,
-                firmware_pages: self.firmware.pages.held(),
-                objects: self.firmware.objects.by_kind(),
-                commands: counts.executed,
-                refused: self.firmware.refused,
-                undelivered: counts.undelivered,
-                holding,
-                stray_doorbells: counts.stray,
-                events: self.written,
-                events_lost: self.lost,
-                faults: 0,
-            };
-        });
+        // Listing all objects after each command would make filling a table quadratic.
+        let changes = self.firmware.objects.changes();
+        let objects = (self.listed != Some(changes)).then(|| self.firmware.objects.by_kind());
+        self.listed = Some(changes);
+        let before = std::mem::take(&mut report.objects);
+        *report = FunctionReport {
+            connected: true,
+            firmware_pages: self.firmware.pages.held(),
+            objects: objects.unwrap_or(before),
+            commands: counts.executed,
+            refused: self.firmware.refused,
+            undelivered: counts.undelivered,
+            holding,
+            stray_doorbells: counts.stray,
+            events: self.written,
+            events_lost: self.lost,
+            faults: 0,
+        };
     }
 }

@@ -124,6 +124,7 @@ pub(crate) enum Refused {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Objects {
     entries: BTreeMap<ObjectId, Entry>,
+    changes: u64,
 }
 
 impl Objects {
@@ -150,8 +151,14 @@ impl Objects {
         (next < end).then_some(next)
     }
 
+    /// Objects made and destroyed so far.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Enters a new object; the caller has seen that what it uses is there.
     pub fn create(&mut self, id: ObjectId, uid: u16, uses: Vec<ObjectId>) {
+        self.changes += 1;
         for used in &uses {
             if let Some(entry) = self.entries.get_mut(used) {
                 entry.users += 1;
@@ -194,6 +201,7 @@ impl Objects {
     /// Removes an object that nobody uses.
     pub fn destroy(&mut self, id: ObjectId, uid: u16) -> Result<(), Refused> {
         self.destroyable(id, uid)?;
+        self.changes += 1;
         if let Some(entry) = self.entries.remove(&id) {
             self.release(&entry.uses);
         }
@@ -213,11 +221,11 @@ impl Objects {
         self.entries.len()
     }
 
-    /// Live objects by kind, those kinds that have any.
-    pub fn by_kind(&self) -> BTreeMap<Kind, usize> {
-        let mut out = BTreeMap::new();
-        for (kind, _) in self.entries.keys() {
-            *out.entry(*kind).or_default() += 1;
+    /// Numbers of the live objects by kind, those kinds that have any.
+    pub fn by_kind(&self) -> BTreeMap<Kind, Vec<u64>> {
+        let mut out = BTreeMap::<Kind, Vec<u64>>::new();
+        for (kind, number) in self.entries.keys() {
+            out.entry(*kind).or_default().push(*number);
         }
         out
     }

@@ -395,7 +395,10 @@ fn an_event_queue_works_on_a_mapped_page_too() {
     let (mut driver, _) = running();
     // The first page is trapped, this one is plain memory that the device looks at.
     let uar = driver.uar();
-    let page = driver.function.registers(u64::from(uar) * 4096, 4096).unwrap();
+    let page = driver
+        .function
+        .registers(u64::from(uar) * 4096, 4096)
+        .unwrap();
     assert!(page.is_mapped());
     let (eqn, ring) = driver.eq(uar, 5, EventType::CMD.mask(), LOG);
     page.store_u32(0x40, u32::from(eqn) << 24).unwrap();
