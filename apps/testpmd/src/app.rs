@@ -32,6 +32,18 @@ struct Failure {
     status: u8,
 }
 
+/// An error and its causes in one line; most of our errors name their cause themselves.
+fn one_line(e: &anyhow::Error) -> String {
+    let mut line = e.to_string();
+    for cause in e.chain().skip(1).map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line.push_str(": ");
+            line.push_str(&cause);
+        }
+    }
+    line
+}
+
 impl From<anyhow::Error> for Failure {
     fn from(e: anyhow::Error) -> Self {
         let status =
@@ -41,7 +53,7 @@ impl From<anyhow::Error> for Failure {
                 1
             };
         Self {
-            line: format!("{e:#}"),
+            line: one_line(&e),
             status,
         }
     }

@@ -143,7 +143,7 @@ impl Mbuf {
     /// Puts a packet's segments behind this one's.
     ///
     /// # Errors
-    /// Gives the packet back when the chain would exceed [`MAX_SEGMENTS`] segments or
+    /// Gives the packet back when the chain would exceed [`MAX_SEGMENTS`](super::MAX_SEGMENTS) segments or
     /// 2^32 - 1 bytes.
     pub fn push_segment(&mut self, tail: Mbuf) -> Result<(), Mbuf> {
         let mine = State::segments(self.0.state());
