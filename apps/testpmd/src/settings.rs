@@ -1,7 +1,7 @@
 //! What is to be done: command line over configuration file over defaults, all checked.
 //!
 //! A refusal is one line: what was given, what is allowed, what to do. What only the
-//! device knows (its limits) is checked when it is open, by [`crate::limits`].
+//! device knows (its limits) is checked when a session opens it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
