@@ -271,6 +271,14 @@ impl Window {
         }
     }
 
+    /// As [`prefetch`](Self::prefetch), for a line that will be written.
+    #[inline(always)]
+    pub fn prefetch_write(&self, offset: usize) {
+        if let Ok(at) = self.at("prefetch", offset, 1) {
+            raw_copy::prefetch_write(at);
+        }
+    }
+
     /// Sets `len` bytes to `byte`.
     ///
     /// # Errors

@@ -94,6 +94,22 @@ mod imp {
                 }
                 return;
             }
+            if len <= 64 {
+                // Small packets: one branch, and all loads before the first store.
+                // SAFETY: 16 <= len, and 32 <= len in the first half; the words lie within the
+                // len bytes and overlap as needed.
+                unsafe {
+                    let (a, d) = (load16(from), load16(from.add(len - 16)));
+                    if len > 32 {
+                        let (b, c) = (load16(from.add(16)), load16(from.add(len - 32)));
+                        store16(to.add(16), b);
+                        store16(to.add(len - 32), c);
+                    }
+                    store16(to, a);
+                    store16(to.add(len - 16), d);
+                }
+                return;
+            }
             let mut k = 0;
             while k + 64 < len {
                 // SAFETY: k + 64 <= len.
@@ -142,6 +158,14 @@ mod imp {
         // SAFETY: a prefetch of any address is harmless, and SSE is baseline.
         unsafe {
             asm!("prefetcht0 [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
+        }
+    }
+
+    #[inline(always)]
+    pub fn prefetch_write(p: *const u8) {
+        // SAFETY: as above; processors without this hint take it for a no-operation.
+        unsafe {
+            asm!("prefetchw [{0}]", in(reg) p, options(nostack, preserves_flags, readonly));
         }
     }
 }
@@ -195,6 +219,9 @@ mod imp {
 
     #[inline(always)]
     pub fn prefetch(_: *const u8) {}
+
+    #[inline(always)]
+    pub fn prefetch_write(_: *const u8) {}
 }
 
-pub(crate) use imp::{copy, fill, load8, prefetch};
+pub(crate) use imp::{copy, fill, load8, prefetch, prefetch_write};

@@ -47,6 +47,8 @@ fn words_are_read_at_any_alignment() {
     // Hints may be given for anywhere.
     w.prefetch(0);
     w.prefetch(usize::MAX);
+    w.prefetch_write(4095);
+    w.prefetch_write(4096);
 }
 
 #[test]

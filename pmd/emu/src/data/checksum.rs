@@ -5,7 +5,7 @@ use super::frame::{Frame, Headers, L3, L4, LINE};
 
 /// Adds up the 32-bit lanes of some words.
 #[inline(always)]
-fn lanes(words: &[u64]) -> u64 {
+pub(super) fn lanes(words: &[u64]) -> u64 {
     words
         .iter()
         .map(|word| (word & 0xffff_ffff) + (word >> 32))
@@ -14,17 +14,18 @@ fn lanes(words: &[u64]) -> u64 {
 
 /// Adds the bytes from `from` (even) to the end of the frame.
 #[inline]
-fn rest<F: Frame>(frame: &F, from: usize) -> u64 {
+pub(super) fn rest<F: Frame>(frame: &F, from: usize) -> u64 {
     let len = frame.len();
-    let mut total = 0;
+    // Wide enough for carries of any frame, and an add with carry per word.
+    let mut total = 0u128;
     let mut words = [0; LINE];
     let mut at = from;
     while at < len {
         frame.line(at, &mut words);
-        total += lanes(&words);
+        total += words.iter().map(|word| u128::from(*word)).sum::<u128>();
         at += LINE * 8;
     }
-    total
+    lanes(&[total as u64]) + (total >> 64) as u64
 }
 
 /// Adds the bytes `from..to`; `from` is even.
@@ -140,7 +141,7 @@ pub(super) fn verify<F: Frame>(frame: &F, headers: &Headers) -> Verdict {
 
 /// Adds what follows the packet, in the lanes of the frame; it may start in mid-lane.
 #[cold]
-fn padding<F: Frame>(frame: &F, from: usize) -> u64 {
+pub(super) fn padding<F: Frame>(frame: &F, from: usize) -> u64 {
     if from & 1 == 0 {
         return rest(frame, from);
     }

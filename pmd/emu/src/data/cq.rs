@@ -30,8 +30,8 @@ pub(super) struct Entry {
 }
 
 #[derive(Debug)]
-struct Reached {
-    ring: Ring<[u64; 8]>,
+pub(super) struct Reached {
+    pub ring: Ring<[u64; 8]>,
     consumer: Word32,
     arm: Word32,
 }
@@ -39,9 +39,10 @@ struct Reached {
 /// A completion queue.
 #[derive(Debug)]
 pub(super) struct Cq {
-    spec: CqSpec,
-    reached: Option<Reached>,
-    producer: u32,
+    pub spec: CqSpec,
+    pub reached: Option<Reached>,
+    /// Entries written.
+    pub producer: u32,
     consumer: u32,
     armed: bool,
     last_arm: u32,
@@ -143,6 +144,29 @@ impl Cq {
     fn look(&mut self) -> bool {
         self.read_consumer();
         self.spec.overrun_ignore || !self.is_full()
+    }
+
+    /// Whether entries are written as they are, 64 bytes each.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        !self.error && self.spec.log_entry == 6 && self.corrupt.is_empty()
+    }
+
+    /// Entries that can be written without an overrun.
+    #[inline]
+    pub fn room(&mut self) -> usize {
+        self.read_consumer();
+        let used = self.producer.wrapping_sub(self.consumer) & INDEX;
+        (1usize << self.spec.log_size).saturating_sub(used as usize)
+    }
+
+    /// Entries were written.
+    #[inline]
+    pub fn advance(&mut self, entries: u32, events: &mut Vec<DataEvent>) {
+        self.producer = self.producer.wrapping_add(entries);
+        if self.armed {
+            self.fire(events);
+        }
     }
 
     #[cold]

@@ -35,7 +35,7 @@ pub(super) trait Frame {
 
 /// Zeroes what lies behind the first `len` bytes.
 #[inline(always)]
-fn trim(words: &mut [u64; LINE], len: usize) {
+pub(super) fn trim(words: &mut [u64; LINE], len: usize) {
     if len < LINE * 8 {
         let (whole, rest) = (len / 8, len % 8);
         if let Some([partial, behind @ ..]) = words.get_mut(whole..) {

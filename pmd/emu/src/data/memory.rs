@@ -289,6 +289,40 @@ pub(super) struct Views {
     views: Vec<View>,
 }
 
+/// The view that a queue used last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HotView<'a> {
+    key: u32,
+    start: u64,
+    len: u64,
+    pub window: &'a Window,
+}
+
+impl HotView<'_> {
+    /// Where `len` bytes from `address` are in the window, if the key is this view's and all of
+    /// them are there.
+    #[inline(always)]
+    pub fn offset(&self, key: u32, address: u64, len: usize) -> Option<usize> {
+        let at = address.wrapping_sub(self.start);
+        let inside = key == self.key && at < self.len && len as u64 <= self.len - at;
+        inside.then_some(at as usize)
+    }
+
+    /// Hints that the bytes at `address` will be read.
+    #[inline(always)]
+    pub fn prefetch(&self, address: u64) {
+        self.window
+            .prefetch(address.wrapping_sub(self.start) as usize);
+    }
+
+    /// Hints that the bytes at `address` will be written.
+    #[inline(always)]
+    pub fn prefetch_write(&self, address: u64) {
+        self.window
+            .prefetch_write(address.wrapping_sub(self.start) as usize);
+    }
+}
+
 /// Views of a queue; a pool in several segments has one each.
 const VIEWS: usize = 8;
 
@@ -302,6 +336,21 @@ impl Views {
             next: 0,
             views: Vec::with_capacity(VIEWS),
         }
+    }
+
+    /// The view used last, while it is good.
+    #[inline(always)]
+    pub fn hot(&self, memory: &Memory) -> Option<HotView<'_>> {
+        let view = self
+            .views
+            .get(self.hot)
+            .filter(|_| self.epoch == memory.epoch)?;
+        Some(HotView {
+            key: view.key,
+            start: view.start,
+            len: view.len,
+            window: &view.window,
+        })
     }
 
     /// Lets go of everything.

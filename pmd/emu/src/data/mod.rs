@@ -9,10 +9,12 @@
 //! [`DataPort::connect`] and [`DataPort::disconnect`]. Dropping the plane stops the thread, flushes
 //! the wires and joins.
 
+mod burst;
 mod checksum;
 pub mod clock;
 mod command;
 mod cq;
+mod describe;
 mod doorbell;
 mod engine;
 mod frame;

@@ -1,9 +1,9 @@
 //! A function's receive side: rules, TIRs, tables of queues, queues, and the way of a frame
 //! through them.
 
-use super::checksum;
 use super::cq::{Cq, Entry};
-use super::frame::{Class, Frame, Headers, L3, L4};
+use super::describe::Description;
+use super::frame::{Class, Frame, Headers};
 use super::memory::Memory;
 use super::request::{DataEvent, Direction, Dispatch, RqChange, RqSpec, RqtSpec, TirSpec, Traffic};
 use super::rq::{Rq, Taken};
@@ -11,7 +11,6 @@ use super::rss::{Hashed, Hasher};
 use super::slots::Slots;
 use super::steering::{Fate, Rules, Steering};
 use super::{DataError, Kind};
-use pollux_prm::completion::{CqeOpcode, L3HeaderType, L4HeaderType, Tail};
 use std::collections::HashMap;
 
 /// Place of no queue.
@@ -46,8 +45,9 @@ pub(super) struct Surroundings<'a> {
     pub now: u64,
 }
 
+/// Where a TIR leads.
 #[derive(Debug)]
-enum Target {
+pub(super) enum Target {
     Nowhere,
     Queue(usize),
     Table { hasher: Hasher, queues: Vec<usize> },
@@ -81,13 +81,13 @@ pub(super) struct Tally {
 pub(super) struct Receiver {
     pub rqs: Slots<Rq>,
     pub tally: Tally,
-    rules: Rules,
+    pub rules: Rules,
     steering: Steering,
     tirs: HashMap<u32, TirSpec>,
     rqts: HashMap<u32, RqtSpec>,
     /// Places of TIRs in `targets`; given once and kept.
     places: HashMap<u32, usize>,
-    targets: Vec<Target>,
+    pub targets: Vec<Target>,
     out_of_buffer: Vec<u64>,
     /// Something that the targets are made of has changed.
     stale: bool,
@@ -211,8 +211,9 @@ impl Receiver {
         self.listening
     }
 
+    /// Makes rules and targets ready if something has changed.
     #[inline(always)]
-    fn refresh(&mut self) {
+    pub fn refresh(&mut self) {
         if self.stale {
             self.compile();
         }
@@ -403,7 +404,7 @@ impl Receiver {
             self.tally.discards += 1;
             return Outcome::Dropped;
         };
-        let entry = describe(frame, headers, hashed, around.now);
+        let entry = Description::of(frame, headers).entry(hashed, around.now);
         let tag = self.rules.flow_tag();
         let taken = if rq.reshapes(headers.vlan.is_some()) {
             take_reshaped(
@@ -486,49 +487,6 @@ fn pick(targets: &[Target], place: usize, headers: &Headers) -> (usize, Hashed) 
             (queues.get(at).copied().unwrap_or(NOWHERE), hashed)
         }
         _ => (NOWHERE, Hashed::NONE),
-    }
-}
-
-/// The completion of a received frame without what the queue adds.
-#[inline(always)]
-fn describe<F: Frame>(frame: &F, headers: &Headers, hashed: Hashed, now: u64) -> Entry {
-    let sums = checksum::verify(frame, headers);
-    let l3 = match headers.l3 {
-        L3::None => L3HeaderType::NONE,
-        L3::V4 => L3HeaderType::IPV4,
-        L3::V6 => L3HeaderType::IPV6,
-    };
-    let l4 = match headers.l4 {
-        L4::None => L4HeaderType::NONE,
-        L4::Udp => L4HeaderType::UDP,
-        L4::Tcp => tcp_type(headers),
-    };
-    let kinds = u64::from(headers.fragment) << 7
-        | u64::from(l4.0) << 4
-        | u64::from(l3.0) << 2
-        | u64::from(headers.options) << 1;
-    let ok = 1 | u64::from(sums.l3_ok) << 1 | u64::from(sums.l4_ok) << 2;
-    Entry {
-        body: [
-            0,
-            u64::from(hashed.value).to_be(),
-            // Hash type at byte 16; the sum at bytes 20 and 21 as it lies in memory.
-            u64::from_le(u64::from(hashed.kind())) | u64::from_le(u64::from(sums.complete) << 32),
-            (ok << 24 | kinds << 16).to_be(),
-            0,
-            0,
-            now.to_be(),
-        ],
-        tail: Tail::new(0, 0, 0, CqeOpcode::RESP_SEND, false),
-    }
-}
-
-fn tcp_type(headers: &Headers) -> L4HeaderType {
-    let payload = headers.l3_at + headers.l3_len > headers.l4_at + headers.tcp_header();
-    match (headers.tcp_flags() & 0x10 != 0, payload) {
-        (false, _) => L4HeaderType::TCP_NO_ACK,
-        (true, false) => L4HeaderType::TCP_ACK_NO_DATA,
-        (true, true) => L4HeaderType::TCP_ACK_AND_DATA,
     }
 }
 

@@ -24,6 +24,15 @@ impl<T> Ring<T> {
         self.parts.get((index & self.mask) >> self.shift)
     }
 
+    /// The ring as one array, when it is one.
+    #[inline(always)]
+    pub fn whole(&self) -> Option<&Cells<T>> {
+        match self.parts.as_slice() {
+            [one] => Some(one),
+            _ => None,
+        }
+    }
+
     /// Resolves `2^log_size` cells.
     pub fn resolve(
         memory: &mut Memory,

@@ -16,22 +16,22 @@ use std::sync::atomic::Ordering;
 const ZERO_MEANS: u32 = 1 << 31;
 
 #[derive(Debug)]
-struct Reached {
-    ring: Ring<[u64; 2]>,
+pub(super) struct Reached {
+    pub ring: Ring<[u64; 2]>,
     record: Word32,
 }
 
 /// A receive queue.
 #[derive(Debug)]
 pub(super) struct Rq {
-    spec: RqSpec,
+    pub spec: RqSpec,
     state: QueueState,
-    reached: Option<Reached>,
-    views: Views,
+    pub reached: Option<Reached>,
+    pub views: Views,
     /// Place of the completion queue.
     pub cq: usize,
     /// WQEs taken.
-    hardware: u16,
+    pub hardware: u16,
     /// WQEs posted, as the record said last.
     software: u16,
 }
@@ -157,7 +157,9 @@ impl Rq {
         }
     }
 
-    fn posted(&self) -> u16 {
+    /// Buffers known to be there.
+    #[inline(always)]
+    pub fn posted(&self) -> u16 {
         self.software.wrapping_sub(self.hardware)
     }
 
@@ -168,8 +170,15 @@ impl Rq {
         self.posted() != 0 || self.look(events)
     }
 
-    #[cold]
-    fn look(&mut self, events: &mut Vec<DataEvent>) -> bool {
+    /// Whether WQEs are single segments and frames stay as they are, tags apart.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        self.spec.log_stride == 4 && !self.spec.scatter_fcs
+    }
+
+    /// As [`has_buffer`](Self::has_buffer), always with a look at the record.
+    #[inline(never)]
+    pub fn look(&mut self, events: &mut Vec<DataEvent>) -> bool {
         self.read_record();
         if u32::from(self.posted()) > 1 << self.spec.log_size {
             self.fail(QueueFault::Index, events);

@@ -36,23 +36,23 @@ mod vendor {
 }
 
 #[derive(Debug)]
-struct Reached {
-    ring: Ring<[u64; 8]>,
+pub(super) struct Reached {
+    pub ring: Ring<[u64; 8]>,
     record: Word32,
 }
 
 /// A send queue.
 #[derive(Debug)]
 pub(super) struct Sq {
-    spec: SqSpec,
-    features: Features,
+    pub spec: SqSpec,
+    pub features: Features,
     state: QueueState,
-    reached: Option<Reached>,
-    views: Views,
+    pub reached: Option<Reached>,
+    pub views: Views,
     /// Place of the completion queue.
     pub cq: usize,
     /// Basic blocks taken.
-    hardware: u16,
+    pub hardware: u16,
     /// Basic blocks posted, as the record said last.
     software: u16,
     /// Doorbells still to be lost.
@@ -194,8 +194,9 @@ impl Sq {
         }
     }
 
+    /// Basic blocks known to be posted and not taken.
     #[inline(always)]
-    fn pending(&self) -> u16 {
+    pub fn pending(&self) -> u16 {
         self.software.wrapping_sub(self.hardware)
     }
 
@@ -218,6 +219,18 @@ impl Sq {
         let mut done = 0;
         self.waiting = false;
         while done < budget && self.pending() != 0 {
+            let burst = self.burst(function, outlet, sent, budget - done);
+            done += burst.packets;
+            if let Some(index) = burst.complete {
+                self.complete(SendOpcode::SEND.0, index, function, outlet);
+                if self.state != QueueState::Ready {
+                    break;
+                }
+                continue;
+            }
+            if done >= budget || self.pending() == 0 {
+                break;
+            }
             let index = usize::from(self.hardware);
             let Some(reached) = &self.reached else {
                 let iova = Iova(self.spec.doorbell_record);

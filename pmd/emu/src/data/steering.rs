@@ -100,7 +100,7 @@ fn masked(key: &Key, mask: &Key) -> Key {
 /// The link-layer words of a frame's headers in the layout of `fte_match_set_lyr_2_4`; the
 /// first byte is the lowest of its word.
 #[inline(always)]
-fn frame_key(headers: &Headers) -> Key {
+pub(super) fn frame_key(headers: &Headers) -> Key {
     let [first, second, ..] = *headers.words();
     let tag = headers.vlan.map_or(0, |(tag, _)| tag);
     let link = first >> 48
@@ -238,6 +238,25 @@ pub(super) enum Fate {
     /// No entry wanted it.
     #[default]
     Lost,
+}
+
+/// The answer for the frame before, to be used again without asking.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastRule {
+    link: u64,
+    station: u64,
+    link_mask: u64,
+    station_mask: u64,
+    /// Flow tag of its frames.
+    pub flow_tag: u32,
+}
+
+impl LastRule {
+    /// Whether the answer is right for a frame with these link-layer words.
+    #[inline(always)]
+    pub fn speaks_for(&self, [link, station]: [u64; 2]) -> bool {
+        link & self.link_mask == self.link && station & self.station_mask == self.station
+    }
 }
 
 /// The rules made ready, and the answer for the frame before.
@@ -395,6 +414,25 @@ impl Rules {
             }
         }
         self.walk(key)
+    }
+
+    /// The answer given last and the TIR that it names, if it depends on nothing beyond the link
+    /// layer, leads to one TIR, and counts nothing.
+    #[inline(always)]
+    pub fn last(&self) -> Option<(LastRule, usize)> {
+        let [place] = *self.tirs.as_slice() else {
+            return None;
+        };
+        let short = self.known && !self.deep && self.fate == Fate::Deliver;
+        let ([link, station, ..], [link_mask, station_mask, ..]) = (self.last, self.union);
+        let rule = LastRule {
+            link,
+            station,
+            link_mask,
+            station_mask,
+            flow_tag: self.flow_tag,
+        };
+        (short && self.counted.is_empty()).then_some((rule, place))
     }
 
     #[inline(never)]
