@@ -100,9 +100,9 @@ impl InFlight {
     #[inline]
     pub fn put_from(&mut self, burst: &mut Burst, n: usize) -> usize {
         let n = n.min(burst.len()).min(self.room());
-        let mut odd = 0;
-        for mbuf in burst.iter().take(n) {
-            odd |= mbuf.state() ^ self.plain;
+        let (plain, mut odd) = (self.plain, 0);
+        for mbuf in burst.as_slice().get(..n).unwrap_or_default() {
+            odd |= mbuf.state() ^ plain;
         }
         let [(a, na), (b, nb)] = self.spans(self.head, n);
         // SAFETY: n <= burst.len(); the packets are written to free places, which own
@@ -110,7 +110,9 @@ impl InFlight {
         unsafe {
             let from = burst.take_front(n);
             a.copy_from_nonoverlapping(from, na);
-            b.copy_from_nonoverlapping(from.add(na), nb);
+            if nb != 0 {
+                b.copy_from_nonoverlapping(from.add(na), nb);
+            }
         }
         self.head = self.head.wrapping_add(n);
         if odd != 0 {
@@ -197,7 +199,9 @@ impl InFlight {
         unsafe {
             let spare = burst.spare();
             spare.copy_from_nonoverlapping(a, na);
-            spare.add(na).copy_from_nonoverlapping(b, nb);
+            if nb != 0 {
+                spare.add(na).copy_from_nonoverlapping(b, nb);
+            }
             burst.grow(n);
         }
         self.tail = self.tail.wrapping_add(n);

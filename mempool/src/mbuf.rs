@@ -58,16 +58,16 @@ pub mod flags {
     pub const RX_VLAN_STRIPPED: u32 = 1 << 0;
     /// Receive: `rss_hash` is valid.
     pub const RX_RSS_HASH: u32 = 1 << 1;
-    /// Receive: `mark` is valid.
-    pub const RX_MARK: u32 = 1 << 2;
     /// Receive: the IP header checksum is right.
-    pub const RX_IP_CKSUM_GOOD: u32 = 1 << 3;
+    pub const RX_IP_CKSUM_GOOD: u32 = 1 << 2;
+    /// Receive: the L4 checksum is right.
+    pub const RX_L4_CKSUM_GOOD: u32 = 1 << 3;
     /// Receive: the IP header checksum is wrong.
     pub const RX_IP_CKSUM_BAD: u32 = 1 << 4;
-    /// Receive: the L4 checksum is right.
-    pub const RX_L4_CKSUM_GOOD: u32 = 1 << 5;
     /// Receive: the L4 checksum is wrong.
-    pub const RX_L4_CKSUM_BAD: u32 = 1 << 6;
+    pub const RX_L4_CKSUM_BAD: u32 = 1 << 5;
+    /// Receive: `mark` is valid.
+    pub const RX_MARK: u32 = 1 << 6;
     /// Receive: `timestamp` is valid.
     pub const RX_TIMESTAMP: u32 = 1 << 7;
     /// Transmit: insert `vlan_tci`.
@@ -446,17 +446,27 @@ impl Mbuf {
         let state = self.0.state();
         debug_assert!(State::segments(state) == 1, "a chain");
         let room = State::buf_len(state);
-        let headroom = headroom.min(room);
-        let len = len.min(u32::from(room - headroom));
-        hot!(self.pkt_len = len);
-        hot!(self.data_off = headroom);
-        hot!(self.data_len = len as u16);
-        hot!(self.port = meta.port);
-        hot!(self.queue = meta.queue);
-        hot!(self.packet_type = meta.packet_type);
-        hot!(self.rss_hash = meta.rss_hash);
-        hot!(self.flags = meta.flags);
-        hot!(self.vlan_tci = meta.vlan_tci);
+        let (headroom, len) = if u64::from(headroom) + u64::from(len) <= u64::from(room) {
+            (headroom, len)
+        } else {
+            cut(headroom, len, room)
+        };
+        // The pointer is read once: nothing tells the compiler that these stores do not
+        // reach the handle itself.
+        let header = self.0.ptr();
+        // SAFETY: the header is mapped while this handle exists, and `&mut self` is its
+        // owner; headroom + len <= room.
+        unsafe {
+            (*header).pkt_len = len;
+            (*header).data_off = headroom;
+            (*header).data_len = len as u16;
+            (*header).port = meta.port;
+            (*header).queue = meta.queue;
+            (*header).packet_type = meta.packet_type;
+            (*header).rss_hash = meta.rss_hash;
+            (*header).flags = meta.flags;
+            (*header).vlan_tci = meta.vlan_tci;
+        }
     }
 
     /// A hint to fetch the header.
@@ -470,6 +480,13 @@ impl Mbuf {
     pub fn prefetch_data(&self) {
         raw_copy::prefetch(self.data_ptr());
     }
+}
+
+/// Headroom and length brought into a room that they exceed.
+#[cold]
+fn cut(headroom: u16, len: u32, room: u16) -> (u16, u32) {
+    let headroom = headroom.min(room);
+    (headroom, len.min(u32::from(room - headroom)))
 }
 
 impl fmt::Debug for Mbuf {

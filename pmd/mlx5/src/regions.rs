@@ -41,10 +41,22 @@ impl Regions {
         }
     }
 
+    /// The table for a loop.
+    #[inline(always)]
+    pub(crate) fn by_ref(&self) -> RegionsRef<'_> {
+        RegionsRef(&self.entries)
+    }
+}
+
+/// A table borrowed by value, so that a loop keeps it in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct RegionsRef<'a>(&'a [Region]);
+
+impl RegionsRef<'_> {
     /// The region `number`; one without a key where nothing is registered.
     #[inline(always)]
-    pub(crate) fn get(&self, number: u16) -> Region {
-        match self.entries.get(usize::from(number)) {
+    pub(crate) fn get(self, number: u16) -> Region {
+        match self.0.get(usize::from(number)) {
             Some(entry) => *entry,
             None => Region { shift: 0, lkey: 0 },
         }
@@ -60,11 +72,14 @@ mod tests {
         let mut regions = Regions::new();
         regions.add(3, 0x7000_0000, 0x1000, 0x1801);
         // A device address below the process's wraps and comes out right.
-        assert_eq!(0x7000_0040_u64.wrapping_add(regions.get(3).shift), 0x1040);
-        assert_eq!(regions.get(3).lkey, 0x1801);
-        assert_eq!(regions.get(2).lkey, 0);
-        assert_eq!(regions.get(u16::MAX).lkey, 0);
+        assert_eq!(
+            0x7000_0040_u64.wrapping_add(regions.by_ref().get(3).shift),
+            0x1040
+        );
+        assert_eq!(regions.by_ref().get(3).lkey, 0x1801);
+        assert_eq!(regions.by_ref().get(2).lkey, 0);
+        assert_eq!(regions.by_ref().get(u16::MAX).lkey, 0);
         regions.add(3, 0x7000_0000, 0x2000, 0x1802);
-        assert_eq!(regions.get(3).lkey, 0x1802);
+        assert_eq!(regions.by_ref().get(3).lkey, 0x1802);
     }
 }

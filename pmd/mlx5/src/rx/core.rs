@@ -303,7 +303,7 @@ impl Core {
             return false;
         }
         let wq = self.wq.by_ref();
-        let regions = &*self.regions;
+        let regions = self.regions.by_ref();
         let (room, headroom) = (self.room, u64::from(self.headroom));
         let mut wqe = self.posted;
         for span in self.buffers.newest(n as usize) {

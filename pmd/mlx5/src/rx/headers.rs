@@ -69,12 +69,11 @@ impl HeaderWord {
         const _: () = assert!(
             flags::RX_VLAN_STRIPPED == 1
                 && flags::RX_RSS_HASH == 1 << 1
-                && flags::RX_IP_CKSUM_GOOD == 1 << 3
-                && flags::RX_L4_CKSUM_GOOD == 1 << 5
+                && flags::RX_IP_CKSUM_GOOD == 1 << 2
+                && flags::RX_L4_CKSUM_GOOD == 1 << 3
         );
         let word = self.0;
-        word >> 22 & flags::RX_IP_CKSUM_GOOD
-            | word >> 21 & flags::RX_L4_CKSUM_GOOD
+        word >> 23 & (flags::RX_IP_CKSUM_GOOD | flags::RX_L4_CKSUM_GOOD)
             | word >> 16 & flags::RX_VLAN_STRIPPED
             | u32::from(hash != 0) << 1
     }

@@ -233,7 +233,7 @@ impl Core {
     ) -> (usize, Stop) {
         // All that the loop needs is in locals: it writes to the ring, and nothing can say that
         // the ring is not this queue.
-        let pen = self.sq.pen(&self.regions);
+        let pen = self.sq.pen(self.regions.by_ref());
         let mut head = self.head;
         let mut free = self.size.wrapping_sub(head.wrapping_sub(self.tail));
         let mut end = *last;
@@ -242,12 +242,18 @@ impl Core {
         let mut stop = Stop::Done;
         for mbuf in packets.as_slice() {
             match pen.write::<INLINE, CHAINS>(head, free, mbuf) {
-                Written::Segments(segments) => {
+                Written::Block { segments, bytes } => {
                     end = (head, segments);
-                    let blocks = blocks_of(segments);
-                    head = head.wrapping_add(blocks);
-                    free = free.wrapping_sub(blocks);
-                    length += mbuf.pkt_len() as u64;
+                    head = head.wrapping_add(1);
+                    free = free.wrapping_sub(1);
+                    length += u64::from(bytes);
+                    n += 1;
+                }
+                Written::Chain { segments, bytes } => {
+                    end = (head, segments);
+                    head = head.wrapping_add(blocks_of(segments));
+                    free = free.wrapping_sub(blocks_of(segments));
+                    length += u64::from(bytes);
                     n += 1;
                 }
                 Written::NoRoom => break,

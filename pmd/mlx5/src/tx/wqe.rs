@@ -1,7 +1,7 @@
 //! Writing send WQEs: control segment, Ethernet segment, data segments.
 
 use super::TxParts;
-use crate::regions::Regions;
+use crate::regions::RegionsRef;
 use pollux_mempool::mbuf::flags;
 use pollux_mempool::{Cells, CellsRef, Mbuf, MemoryError};
 use pollux_prm::wqe::{CtrlFlags, DataSeg, INLINE_L2, SEGMENT, SendOpcode};
@@ -19,8 +19,10 @@ const UNSUPPORTED: u32 = flags::TX_VLAN | flags::TX_TSO;
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
+    /// It stands in one block of the ring, in so many 16-byte segments.
+    Block { segments: u16, bytes: u32 },
     /// It stands in the ring, in so many 16-byte segments.
-    Segments(u16),
+    Chain { segments: u16, bytes: u32 },
     /// The ring has no room for it now.
     NoRoom,
     /// It cannot be sent, now or later.
@@ -77,7 +79,7 @@ impl Writer {
 
     /// The ring for a loop that writes many WQEs.
     #[inline(always)]
-    pub(super) fn pen<'a>(&'a self, regions: &'a Regions) -> Pen<'a> {
+    pub(super) fn pen<'a>(&'a self, regions: RegionsRef<'a>) -> Pen<'a> {
         Pen {
             writer: self,
             blocks: self.blocks.by_ref(),
@@ -92,7 +94,7 @@ impl Writer {
 pub(super) struct Pen<'a> {
     writer: &'a Writer,
     blocks: CellsRef<'a, [u64; 8]>,
-    regions: &'a Regions,
+    regions: RegionsRef<'a>,
     qpn: u32,
     max_len: usize,
 }
@@ -141,7 +143,10 @@ impl Pen<'_> {
             let head = head_word(self.qpn, block, segments).to_be();
             let wqe = [head, 0, eth, start, a, b, c, d];
             self.blocks.write(block, &wqe);
-            Written::Segments(segments)
+            Written::Block {
+                segments,
+                bytes: length as u32,
+            }
         } else {
             if free == 0 {
                 return Written::NoRoom;
@@ -149,7 +154,10 @@ impl Pen<'_> {
             let [a, b] = DataSeg::halves(length as u32, region.lkey, address);
             let wqe = [head_word(self.qpn, block, 3).to_be(), 0, eth, 0, a, b];
             self.blocks.write_part::<[u64; 6], 0>(block, &wqe);
-            Written::Segments(3)
+            Written::Block {
+                segments: 3,
+                bytes: length as u32,
+            }
         }
     }
 }
@@ -162,7 +170,7 @@ impl Writer {
         block: u16,
         free: u16,
         mbuf: &Mbuf,
-        regions: &Regions,
+        regions: RegionsRef<'_>,
     ) -> Written {
         let mut skip = if INLINE { INLINE_L2 } else { 0 };
         let first = if INLINE { 3 } else { 2 };
@@ -223,7 +231,10 @@ impl Writer {
             }
             skip = skip.saturating_sub(bytes);
         }
-        Written::Segments(segments)
+        Written::Chain {
+            segments,
+            bytes: length as u32,
+        }
     }
 }
 
