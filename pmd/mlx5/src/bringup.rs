@@ -31,11 +31,15 @@ use pollux_prm::commands::register::{HostEndianness, Register, RegisterAccess};
 use pollux_prm::opcode::Opcode;
 use pollux_prm::wqe::uar;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zerocopy::FromBytes;
 
 /// Time between two looks at the initializing bit.
 const INITIALIZING_LOOK: Duration = Duration::from_millis(2);
+/// How long firmware may return no page before taking them back is given up; no longer than a
+/// command.
+const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
 /// Interface step that the driver speaks.
 const ISSI: u16 = 1;
 
@@ -160,17 +164,35 @@ impl Device {
             .destroy::<DisableHca>("HCA enabled", DisableHca::request());
         self.set_issi()?;
         let name = self.name.clone();
-        self.stack
-            .push("pages", move |control, _| reclaim(&name, control));
+        // Firmware that could not be stopped does not return its pages either.
+        let runs_on = Arc::new(AtomicBool::new(false));
+        let stuck = Arc::clone(&runs_on);
+        let patience = RECLAIM_PATIENCE.min(options.command_deadline);
+        self.stack.push("pages", move |control, _| {
+            let stuck = stuck.load(Ordering::Relaxed);
+            reclaim(
+                &name,
+                control,
+                if stuck { Duration::ZERO } else { patience },
+            )
+        });
         self.startup_pages(PagesKind::BOOT)?;
         self.set_host_endianness()?;
         capability::configure(&self.control, options.command_signatures)?;
         self.control.verify_signatures(options.command_signatures);
         self.startup_pages(PagesKind::INIT)?;
         self.control.execute::<InitHca>(&InitHca::request())?;
-        let mut teardown = TeardownHca::request();
-        teardown.set_profile(TeardownProfile::GRACEFUL_CLOSE.0);
-        self.stack.destroy::<TeardownHca>("HCA started", teardown);
+        self.stack.push("HCA started", move |control, _| {
+            let mut teardown = TeardownHca::request();
+            teardown.set_profile(TeardownProfile::GRACEFUL_CLOSE.0);
+            control
+                .execute::<TeardownHca>(&teardown)
+                .map(drop)
+                .map_err(|failure| {
+                    runs_on.store(true, Ordering::Relaxed);
+                    failure.into()
+                })
+        });
 
         self.capabilities = Capabilities::read(&self.control)?;
         self.capabilities.check(&self.name)?;
@@ -426,8 +448,8 @@ impl Drop for Device {
 }
 
 /// Takes back what firmware holds; an error if it keeps any.
-fn reclaim(name: &str, control: &Control) -> Result<(), Error> {
-    let Some(kept) = control.reclaim_pages() else {
+fn reclaim(name: &str, control: &Control, patience: Duration) -> Result<(), Error> {
+    let Some(kept) = control.reclaim_pages(patience) else {
         return Err(CommandFailure::Closed {
             opcode: Opcode::MANAGE_PAGES,
         }

@@ -67,7 +67,6 @@ impl EqKind {
             Self::Async => &[
                 EventType::CQ_ERROR,
                 EventType::WQ_CATAS_ERROR,
-                EventType::INTERNAL_ERROR,
                 EventType::PORT_CHANGE,
                 EventType::WQ_INVAL_REQ_ERROR,
                 EventType::WQ_ACCESS_ERROR,

@@ -125,3 +125,91 @@ fn sensors(segment: &InitSegment) -> Result<Option<Fault>, BusError> {
         extended: health.ext_synd(),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pollux_bus::{Registers, Trap};
+    use std::collections::BTreeMap;
+    use std::sync::{Arc, Mutex};
+
+    /// Registers by offset; zero where nothing was set.
+    #[derive(Default)]
+    struct Board(Mutex<BTreeMap<u64, u32>>);
+
+    impl Board {
+        fn set(&self, offset: u64, value: u32) {
+            self.0.lock().unwrap().insert(offset, value);
+        }
+    }
+
+    impl Trap for Board {
+        fn load(&self, offset: u64, bytes: &mut [u8]) {
+            let value = self.0.lock().unwrap().get(&offset).copied().unwrap_or(0);
+            bytes.copy_from_slice(&value.to_be_bytes());
+        }
+
+        fn store(&self, _: u64, _: &[u8]) {}
+    }
+
+    fn board() -> (Arc<Board>, InitSegment) {
+        let board = Arc::new(Board::default());
+        let registers = Registers::trapped(Arc::clone(&board) as Arc<dyn Trap>, 0, 0x2010);
+        (board, InitSegment::over(registers))
+    }
+
+    const COUNTER: u64 = 0x1010;
+    const INTERFACE: u64 = 0x14;
+    const FIRMWARE: u64 = 0x00;
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_counter_may_pause_but_not_stop() {
+        let (board, segment) = board();
+        let start = Instant::now();
+        let mut watch = Watch::new(start);
+        watch.count(true, start);
+        board.set(COUNTER, 1);
+        assert_eq!(watch.look(&segment, start), None);
+        assert_eq!(watch.look(&segment, start + 6 * SECOND), None, "a pause");
+        board.set(COUNTER, 2);
+        assert_eq!(watch.look(&segment, start + 7 * SECOND), None);
+        assert_eq!(watch.look(&segment, start + 13 * SECOND), None);
+        let fault = watch.look(&segment, start + 14 * SECOND);
+        assert_eq!(fault, Some(Fault::CounterStopped { seconds: 7 }));
+    }
+
+    #[test]
+    fn before_the_function_runs_only_silence_is_a_fault() {
+        let (board, segment) = board();
+        let start = Instant::now();
+        let mut watch = Watch::new(start);
+        board.set(INTERFACE, 1 << 8);
+        assert_eq!(watch.look(&segment, start + 60 * SECOND), None);
+        watch.count(true, start);
+        assert_eq!(watch.look(&segment, start), Some(Fault::Disabled));
+        board.set(INTERFACE, 7 << 8);
+        assert_eq!(watch.look(&segment, start), Some(Fault::SoftwareReset));
+        watch.count(false, start);
+        assert_eq!(watch.look(&segment, start), None);
+        board.set(FIRMWARE, u32::MAX);
+        assert_eq!(watch.look(&segment, start), Some(Fault::NotAnswering));
+    }
+
+    #[test]
+    fn firmware_that_asks_for_a_reset_is_heard() {
+        let (board, segment) = board();
+        let start = Instant::now();
+        let mut watch = Watch::new(start);
+        watch.count(true, start);
+        board.set(0x23c, 0x0008_0042);
+        assert_eq!(watch.look(&segment, start), None, "a syndrome without that");
+        board.set(0x238, 1 << 31);
+        let syndrome = HealthSyndrome::HW_FATAL_ERR;
+        let fault = Fault::Firmware {
+            syndrome,
+            extended: 0x42,
+        };
+        assert_eq!(watch.look(&segment, start), Some(fault));
+    }
+}

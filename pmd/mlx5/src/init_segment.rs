@@ -44,6 +44,12 @@ impl InitSegment {
         Ok(Self { registers })
     }
 
+    /// The segment in any registers.
+    #[cfg(test)]
+    pub(crate) fn over(registers: Registers) -> Self {
+        Self { registers }
+    }
+
     fn load(&self, offset: usize) -> Result<u32, BusError> {
         self.registers.load_u32(offset as u64)
     }

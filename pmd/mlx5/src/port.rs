@@ -291,7 +291,10 @@ impl Port {
             };
             vport::set_promiscuous(&self.control, on)?;
             if let Some(steering) = &mut started.steering {
-                steering.set_promiscuous(&self.control, on)?;
+                if let Err(error) = steering.set_promiscuous(&self.control, on) {
+                    vport::set_promiscuous(&self.control, !on)?;
+                    return Err(error);
+                }
             }
             state.promiscuous = on;
             Ok(())

@@ -4,11 +4,13 @@
 mod firmware;
 
 use firmware::{Firmware, Raise, Verdict};
+use pollux_bus::{BusError, DmaDomain, Function, Identity, Interrupt, Registers};
 use pollux_mempool::PageChoice;
 use pollux_mlx5::{CommandFailure, Error, Fault, Link, OpenOptions, Port};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 fn options() -> OpenOptions {
@@ -622,4 +624,82 @@ fn firmware_that_keeps_initializing_is_given_up() {
     };
     let error = Port::open(firmware.connect(), options).unwrap_err();
     assert!(matches!(error, Error::Initializing { .. }), "{error}");
+}
+
+/// A function whose interrupt descriptors hang up.
+struct HangingUp {
+    function: Arc<dyn Function>,
+    /// The other ends of the descriptors; dropping them is the hang-up.
+    ends: Mutex<Vec<OwnedFd>>,
+}
+
+impl Function for HangingUp {
+    fn identity(&self) -> &Identity {
+        self.function.identity()
+    }
+
+    fn register_size(&self) -> u64 {
+        self.function.register_size()
+    }
+
+    fn registers(&self, offset: u64, len: u64) -> Result<Registers, BusError> {
+        self.function.registers(offset, len)
+    }
+
+    fn domain(&self) -> &Arc<DmaDomain> {
+        self.function.domain()
+    }
+
+    fn vectors(&self) -> usize {
+        self.function.vectors()
+    }
+
+    fn enable_interrupts(&self, count: usize) -> Result<Vec<Interrupt>, BusError> {
+        let mut ends = self.ends.lock().unwrap();
+        let pipe = |_| {
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            ends.push(theirs.into());
+            Interrupt::from_fd(ours.into())
+        };
+        (0..count).map(pipe).collect()
+    }
+
+    fn disable_interrupts(&self) -> Result<(), BusError> {
+        Ok(())
+    }
+
+    fn set_bus_master(&self, on: bool) -> Result<(), BusError> {
+        self.function.set_bus_master(on)
+    }
+
+    fn reset(&self) -> Result<(), BusError> {
+        self.function.reset()
+    }
+}
+
+#[test]
+fn descriptors_that_hang_up_are_dropped_and_told() {
+    let firmware = Firmware::new();
+    let function = Arc::new(HangingUp {
+        function: firmware.connect(),
+        ends: Mutex::default(),
+    });
+    let port = Port::open(Arc::clone(&function) as Arc<_>, options()).unwrap();
+    assert_eq!(port.events().lost_interrupts, 0);
+    function.ends.lock().unwrap().clear();
+    until("dropped", || {
+        port.events().lost_interrupts == firmware::VECTORS as u64
+    });
+    // Each is dropped once, and work goes on by the clock.
+    port.stats().unwrap();
+    firmware.raise(Raise::Pages {
+        function: 0,
+        flags: 0,
+        count: 10,
+    });
+    until("pages", || port.pages().held == 616);
+    assert_eq!(port.events().lost_interrupts, firmware::VECTORS as u64);
+    port.close().unwrap();
+    no_faults(&firmware);
 }

@@ -258,9 +258,10 @@ impl Control {
         self.ask(|reply| Job::StartupPages { key, count, reply })
     }
 
-    /// Takes all pages back; the answer is what firmware keeps.
-    pub(crate) fn reclaim_pages(&self) -> Option<Vec<(FunctionKey, usize)>> {
-        self.ask(|reply| Job::ReclaimPages { reply })
+    /// Takes all pages back, as long as firmware returns some within `patience`; the answer is what
+    /// it keeps.
+    pub(crate) fn reclaim_pages(&self, patience: Duration) -> Option<Vec<(FunctionKey, usize)>> {
+        self.ask(|reply| Job::ReclaimPages { patience, reply })
     }
 
     /// Frees all pages locally. Only for a device that cannot reach memory any more.

@@ -12,6 +12,7 @@ use pollux_bus::{BusError, Interrupt};
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Jobs that may wait; whoever brings one more waits for space.
 const CAPACITY: usize = 64;
@@ -39,8 +40,10 @@ pub(super) enum Job {
         count: i32,
         reply: Reply<Outcome>,
     },
-    /// Take all pages back; the answer is what firmware keeps.
+    /// Take all pages back, as long as firmware returns some within this time; the answer is what
+    /// it keeps.
     ReclaimPages {
+        patience: Duration,
         reply: Reply<Vec<(FunctionKey, usize)>>,
     },
     /// The device cannot reach memory any more: free all its pages. The answer is their number.

@@ -113,8 +113,6 @@ impl Thread {
                 self.sleep(more);
             }
         }
-        self.mailbox.close();
-        // Dropping the queue of commands drops the channels of those who wait.
     }
 
     fn job(&mut self, job: Job, now: Instant) {
@@ -133,7 +131,7 @@ impl Thread {
                 answer(&reply, memory);
             }
             Job::StartupPages { key, count, reply } => self.startup_pages(key, count, reply),
-            Job::ReclaimPages { reply } => self.reclaim_pages(reply, now),
+            Job::ReclaimPages { patience, reply } => self.reclaim_pages(patience, reply, now),
             Job::ForgetPages { reply } => {
                 let held = self.pages.forget_all();
                 answer(&reply, held);
@@ -407,6 +405,14 @@ impl Thread {
         ];
         due = others.into_iter().flatten().fold(due, Instant::min);
         due.saturating_duration_since(now)
+    }
+}
+
+impl Drop for Thread {
+    /// However the thread ends: no job is left without an answer. Those in flight and in line go
+    /// with the command queue, and their channels with them.
+    fn drop(&mut self) {
+        self.mailbox.close();
     }
 }
 

@@ -12,8 +12,6 @@ use pollux_prm::opcode::Opcode;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// How long firmware may return no page before a reclaim is given up; no longer than a command.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries while it returns none.
 const RETRY: Duration = Duration::from_millis(10);
 
@@ -22,6 +20,7 @@ struct Reclaim {
     held: usize,
     progress: Instant,
     retry: Option<Instant>,
+    patience: Duration,
 }
 
 /// Who waits for page service.
@@ -47,13 +46,19 @@ impl Thread {
         self.pages.startup(key, count, ticket);
     }
 
-    pub(super) fn reclaim_pages(&mut self, reply: Reply<Vec<(FunctionKey, usize)>>, now: Instant) {
+    pub(super) fn reclaim_pages(
+        &mut self,
+        patience: Duration,
+        reply: Reply<Vec<(FunctionKey, usize)>>,
+        now: Instant,
+    ) {
         let held = self.pages.reclaim_all();
         self.page_jobs.reclaim = Some(Reclaim {
             reply,
             held,
             progress: now,
             retry: None,
+            patience,
         });
     }
 
@@ -120,8 +125,7 @@ impl Thread {
             reclaim.held = held;
             reclaim.progress = now;
         }
-        let patience = PATIENCE.min(self.patience);
-        let late = now.saturating_duration_since(reclaim.progress) > patience;
+        let late = now.saturating_duration_since(reclaim.progress) >= reclaim.patience;
         if held == 0 || late || self.fault.is_some() || self.queue.pages_slot_lost() {
             if let Some(reclaim) = self.page_jobs.reclaim.take() {
                 answer(&reclaim.reply, holders);
