@@ -1,6 +1,6 @@
 //! Functions come up and go, and leave nothing.
 
-use crate::world::{LIMIT, assert_empty, config, emulator, open, options, pool, try_open, until};
+use crate::world::{assert_empty, config, emulator, open, options, pool, try_open, until};
 use pollux_emu::Model;
 use pollux_emu::faults::{CommandFault, Trigger};
 use pollux_mlx5::{CloseReport, OpenOptions};
@@ -168,5 +168,4 @@ fn a_command_without_answer_is_named_and_the_function_survives() {
         assert_eq!(pool.in_use(), 0);
         assert!(whole_life(&emulator, &pool), "after {opcode:#x}");
     }
-    assert!(LIMIT > Duration::from_secs(1));
 }

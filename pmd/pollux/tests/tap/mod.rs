@@ -2,6 +2,7 @@
 
 use pollux_bus::{Device, Host, HostReader, Identity, MappedWindow};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A command as it was handed over, and its answer where it has come.
 #[derive(Clone, Debug)]
@@ -56,10 +57,10 @@ fn message(reader: &mut HostReader, inline: &[u8], mut next: u64, len: usize) ->
 }
 
 impl State {
-    /// The answers that have come since the last look.
-    fn answers(&mut self) {
+    /// Takes the answers that have come since the last look; whether none is missing.
+    fn answers(&mut self) -> bool {
         let Some(reader) = &mut self.reader else {
-            return;
+            return true;
         };
         reader.unpark();
         for sent in self.sent.iter_mut().filter(|s| s.output.is_empty()) {
@@ -70,6 +71,7 @@ impl State {
             }
         }
         reader.park();
+        self.sent.iter().all(|s| !s.output.is_empty())
     }
 
     fn commands(&mut self, doorbell: u32) {
@@ -154,17 +156,21 @@ impl Device for Tap {
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {
-        if bytes.len() == 4 {
-            let word = be32(bytes, 0);
-            let mut state = self.state.lock().unwrap();
-            match offset {
-                0x10 => state.high = word,
-                0x14 => state.queue = u64::from(state.high) << 32 | u64::from(word & !0xfff),
-                0x18 => state.commands(word),
-                _ => {}
-            }
+        let word = if bytes.len() == 4 { be32(bytes, 0) } else { 0 };
+        let mut state = self.state.lock().unwrap();
+        match offset {
+            0x10 => state.high = word,
+            0x14 => state.queue = u64::from(state.high) << 32 | u64::from(word & !0xfff),
+            0x18 => state.commands(word),
+            _ => {}
         }
         self.device.store(offset, bytes);
+        // The driver stands still meanwhile: its next command would overwrite this answer. A
+        // command that waits for pages has no answer yet; it is read with a later one.
+        let start = Instant::now();
+        while offset == 0x18 && !state.answers() && start.elapsed() < Duration::from_millis(200) {
+            std::thread::yield_now();
+        }
     }
 
     fn reset(&self) {
