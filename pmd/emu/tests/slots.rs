@@ -379,6 +379,13 @@ fn faults_hit_the_command_they_wait_for() {
     );
     let entry = driver.prepare(2, pd.as_bytes(), 16);
     driver.post(2, &entry);
+    // A later command in a lower slot may overtake it: wait until it was executed.
+    for _ in 0..5_000 {
+        if driver.emulator.report(0).unwrap().live_objects() == 3 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     driver.call::<AllocPd>(&pd).unwrap();
     assert!(driver.poll(2).is_none());
     assert_eq!(driver.emulator.report(0).unwrap().live_objects(), 4);
