@@ -123,9 +123,9 @@ impl Burst {
     #[inline]
     fn compact(&mut self) {
         if self.start != 0 {
-            let from = self.first();
+            let base = self.slots.as_mut_ptr();
             // SAFETY: both ranges lie in the array; they may overlap.
-            unsafe { from.copy_to(self.slots.as_mut_ptr().cast(), self.len) };
+            unsafe { base.add(self.start).copy_to(base, self.len) };
             self.start = 0;
         }
     }

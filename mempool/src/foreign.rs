@@ -213,7 +213,7 @@ impl Window {
     pub fn copy_out(&self, offset: usize, into: &mut [u8]) -> Result<(), MemoryError> {
         let from = self.at("copy_out", offset, into.len())?;
         // SAFETY: `into.len()` bytes are mapped at `from`; `into` is exclusively ours.
-        unsafe { raw_copy::copy(from, into.as_mut_ptr(), into.len()) };
+        unsafe { raw_copy::copy_out(from, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
@@ -225,7 +225,7 @@ impl Window {
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<(), MemoryError> {
         let to = self.at("copy_in", offset, from.len())?;
         // SAFETY: `from.len()` bytes are mapped at `to`; `from` is ours.
-        unsafe { raw_copy::copy(from.as_ptr(), to, from.len()) };
+        unsafe { raw_copy::copy_in(from.as_ptr(), to, from.len()) };
         Ok(())
     }
 
@@ -245,7 +245,7 @@ impl Window {
         let from = self.at("copy_to, source", offset, len)?;
         let dest = to.at("copy_to, destination", to_offset, len)?;
         // SAFETY: `len` bytes are mapped on both sides.
-        unsafe { raw_copy::copy(from, dest, len) };
+        unsafe { raw_copy::copy_across(from, dest, len) };
         Ok(())
     }
 

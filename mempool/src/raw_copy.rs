@@ -174,29 +174,66 @@ mod imp {
 mod imp {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-    /// # Safety
-    /// `len` bytes are mapped at both places.
-    pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-        let mut k = 0;
-        if (from as usize | to as usize) & 7 == 0 {
-            while k + 8 <= len {
-                // SAFETY: k + 8 <= len and both addresses are multiples of 8.
+    /// Copies words while both places are aligned for them, then bytes.
+    macro_rules! copy {
+        ($(#[$doc:meta])* $name:ident, $load:ident, $store:ident) => {
+            $(#[$doc])*
+            pub unsafe fn $name(from: *const u8, to: *mut u8, len: usize) {
+                let mut k = 0;
+                // SAFETY: k + 8 <= len for words, k < len for bytes; words only at
+                // multiples of 8.
                 unsafe {
-                    let v = AtomicU64::from_ptr(from.add(k).cast_mut().cast()).load(Relaxed);
-                    AtomicU64::from_ptr(to.add(k).cast()).store(v, Relaxed);
+                    if (from as usize | to as usize) & 7 == 0 {
+                        while k + 8 <= len {
+                            let v: u64 = $load!(AtomicU64, u64, from.add(k));
+                            $store!(AtomicU64, u64, to.add(k), v);
+                            k += 8;
+                        }
+                    }
+                    while k < len {
+                        let v: u8 = $load!(AtomicU8, u8, from.add(k));
+                        $store!(AtomicU8, u8, to.add(k), v);
+                        k += 1;
+                    }
                 }
-                k += 8;
             }
-        }
-        while k < len {
-            // SAFETY: k < len.
-            unsafe {
-                let v = AtomicU8::from_ptr(from.add(k).cast_mut()).load(Relaxed);
-                AtomicU8::from_ptr(to.add(k)).store(v, Relaxed);
-            }
-            k += 1;
-        }
+        };
     }
+    macro_rules! load_ours {
+        ($atomic:ty, $int:ty, $at:expr) => {
+            $at.cast::<$int>().read()
+        };
+    }
+    macro_rules! load_foreign {
+        ($atomic:ty, $int:ty, $at:expr) => {
+            <$atomic>::from_ptr($at.cast_mut().cast()).load(Relaxed)
+        };
+    }
+    macro_rules! store_ours {
+        ($atomic:ty, $int:ty, $at:expr, $v:expr) => {
+            $at.cast::<$int>().write($v)
+        };
+    }
+    macro_rules! store_foreign {
+        ($atomic:ty, $int:ty, $at:expr, $v:expr) => {
+            <$atomic>::from_ptr($at.cast()).store($v, Relaxed)
+        };
+    }
+    copy!(
+        /// # Safety
+        /// `len` bytes are mapped at `from`, and ours at `to`.
+        copy_out, load_foreign, store_ours
+    );
+    copy!(
+        /// # Safety
+        /// `len` bytes are ours at `from`, and mapped at `to`.
+        copy_in, load_ours, store_foreign
+    );
+    copy!(
+        /// # Safety
+        /// `len` bytes are mapped at both places.
+        copy_across, load_foreign, store_foreign
+    );
 
     /// # Safety
     /// `len` bytes are mapped at `to`.
@@ -213,7 +250,7 @@ mod imp {
     pub unsafe fn load8(p: *const u8) -> u64 {
         let mut bytes = [0; 8];
         // SAFETY: the caller's promise; `bytes` is ours.
-        unsafe { copy(p, bytes.as_mut_ptr(), 8) };
+        unsafe { copy_out(p, bytes.as_mut_ptr(), 8) };
         u64::from_ne_bytes(bytes)
     }
 
@@ -224,4 +261,8 @@ mod imp {
     pub fn prefetch_write(_: *const u8) {}
 }
 
-pub(crate) use imp::{copy, fill, load8, prefetch, prefetch_write};
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+pub(crate) use imp::{copy as copy_in, copy as copy_out, copy as copy_across};
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+pub(crate) use imp::{copy_across, copy_in, copy_out};
+pub(crate) use imp::{fill, load8, prefetch, prefetch_write};

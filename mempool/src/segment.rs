@@ -249,15 +249,22 @@ impl Segment {
                 max: isize::MAX as u64,
                 remedy: String::new(),
             })?;
-        let map = MmapOptions::new()
-            .len(whole)
-            .no_reserve_swap()
-            .map_anon()
-            .map_err(|e| MemoryError::os("mmap", format!("a reservation of {whole} bytes"), e))?;
-        let mapping = Mapping::new(MmapRaw::from(map), page, "reserved".into())?;
-        Ok(Self {
-            inner: Arc::new(mapping),
+        Self::private(whole, page, "reserved").map(|inner| Self {
+            inner: Arc::new(inner),
         })
+    }
+
+    /// Private memory, nothing behind it until touched.
+    fn private(len: usize, page: PageSize, name: &str) -> Result<Mapping, MemoryError> {
+        let mut options = MmapOptions::new();
+        options.len(len);
+        if !cfg!(miri) {
+            options.no_reserve_swap();
+        }
+        let map = options
+            .map_anon()
+            .map_err(|e| MemoryError::os("mmap", format!("{name}, {len} bytes"), e))?;
+        Mapping::new(MmapRaw::from(map), page, name.into())
     }
 
     /// Bytes that can be used.
@@ -457,6 +464,10 @@ fn map_pages(
         remedy: String::new(),
     })?;
     shortage.check(len)?;
+    if cfg!(miri) {
+        // The interpreter has no memfd; memory that nobody shares will do.
+        return Segment::private(len, page, &request.name);
+    }
 
     let fd = create(request, page, len).map_err(|(call, e)| match e {
         Errno::EINVAL | Errno::ENODEV if page.is_huge() && call == "memfd_create" => {

@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use pollux_mempool::topology::{self, HugepageCount, SysfsTopology, Topology};
+use pollux_mempool::topology::{
+    self, Binding, HugepageCount, SysfsTopology, Topology, Unpopulated,
+};
 use pollux_mempool::{
     Lcore, MemoryError, NodeId, PageChoice, PageSize, Pool, PoolConfig, Segment, SegmentRequest,
     lcore,
@@ -210,6 +212,112 @@ fn best_effort_says_what_it_fell_back_from() {
     assert_eq!(s.shortfall(), None);
 }
 
+/// This machine, but memory runs out after some looks at it, and binding is not allowed.
+#[derive(Debug)]
+struct Shrinking {
+    looks: AtomicU32,
+}
+
+impl Topology for Shrinking {
+    fn source(&self) -> &'static str {
+        "test"
+    }
+
+    fn is_this_system(&self) -> bool {
+        true
+    }
+
+    fn nodes(&self) -> Vec<NodeId> {
+        vec![NodeId(0)]
+    }
+
+    fn cpus_of_node(&self, _: NodeId) -> Vec<usize> {
+        Vec::new()
+    }
+
+    fn node_of_cpu(&self, _: usize) -> Option<NodeId> {
+        None
+    }
+
+    fn node_of_pci(&self, _: &str) -> Option<NodeId> {
+        None
+    }
+
+    fn free_memory(&self, _: Option<NodeId>) -> Option<u64> {
+        let left = self.looks.fetch_sub(1, Ordering::Relaxed);
+        Some(if left > 1 { 1 << 40 } else { 0 })
+    }
+
+    fn hugepages(&self, _: PageSize, _: Option<NodeId>) -> Option<HugepageCount> {
+        None
+    }
+
+    fn bind_memory(&self, _: &Unpopulated<'_>, _: NodeId) -> Binding {
+        Binding::Refused("mbind: Operation not permitted".into())
+    }
+}
+
+#[test]
+fn a_refused_binding_is_a_warning() {
+    let t = Shrinking {
+        looks: AtomicU32::new(10),
+    };
+    let request = SegmentRequest::new("q", 4096)
+        .page(PageChoice::Ordinary)
+        .node(Some(NodeId(0)));
+    let s = Segment::map_on(&request, &t).unwrap();
+    assert_eq!(s.node(), None);
+    assert_eq!(
+        s.warnings(),
+        ["\"q\" is not bound to node 0: mbind: Operation not permitted"]
+    );
+    let pool = Pool::new_on(
+        &PoolConfig::new("p", 8)
+            .page(PageChoice::Ordinary)
+            .node(Some(NodeId(0))),
+        &t,
+    )
+    .unwrap();
+    assert_eq!(pool.warnings().len(), 2, "data and metadata");
+    assert_eq!(pool.node(), Some(NodeId(0)));
+}
+
+#[test]
+fn a_pool_that_fails_half_way_leaves_nothing() {
+    let files = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let links = open.filter_map(|f| std::fs::read_link(f.path()).ok());
+        links
+            .filter(|l| l.to_string_lossy().contains("half-way"))
+            .count()
+    };
+    let maps = || {
+        let text = std::fs::read_to_string("/proc/self/maps").unwrap();
+        text.matches("half-way").count()
+    };
+    // One look for the whole, then one per chunk, then one for the metadata.
+    for looks in 1..=5 {
+        let t = Shrinking {
+            looks: AtomicU32::new(looks),
+        };
+        let config = PoolConfig::new("half-way", 100)
+            .page(PageChoice::Ordinary)
+            .chunks(3);
+        let e = Pool::new_on(&config, &t).unwrap_err();
+        assert!(
+            matches!(e, MemoryError::OutOfMemory { free: 0, .. }),
+            "{looks}: {e}"
+        );
+        assert_eq!((files(), maps()), (0, 0), "after {looks} looks");
+    }
+    // And the next run succeeds.
+    let t = Shrinking {
+        looks: AtomicU32::new(100),
+    };
+    let config = PoolConfig::new("half-way", 100).page(PageChoice::Ordinary);
+    assert!(Pool::new_on(&config.chunks(3), &t).is_ok());
+}
+
 #[test]
 fn this_machine_places_memory_where_it_is_told() {
     let t = topology::current();
@@ -294,35 +402,6 @@ fn a_pinned_lcore_runs_there_and_leaves_its_slot() {
     });
     // The set that messages name is the one before pinning.
     assert!(lcore::allowed_cpus().contains(&cpu));
-}
-
-#[test]
-fn slots_are_unique_and_bounded() {
-    let barrier = std::sync::Barrier::new(lcore::MAX_LCORES + 1);
-    let slots: Vec<usize> = std::thread::scope(|s| {
-        let threads: Vec<_> = (0..lcore::MAX_LCORES)
-            .map(|_| {
-                s.spawn(|| {
-                    let guard = Lcore::register().unwrap();
-                    barrier.wait();
-                    barrier.wait();
-                    guard.slot()
-                })
-            })
-            .collect();
-        barrier.wait();
-        let e = Lcore::register().unwrap_err();
-        assert!(matches!(e, MemoryError::NoSlot { max: 128, .. }), "{e}");
-        barrier.wait();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    });
-    let mut unique = slots.clone();
-    unique.sort_unstable();
-    unique.dedup();
-    assert_eq!(unique.len(), lcore::MAX_LCORES);
-    assert!(unique.iter().all(|s| *s < lcore::MAX_LCORES));
-    // All free again.
-    assert!(Lcore::register().is_ok());
 }
 
 #[cfg(feature = "hwloc")]

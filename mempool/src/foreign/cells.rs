@@ -246,8 +246,8 @@ impl<T> Row<T> {
         // SAFETY: start + first <= size, and len - first <= start <= size; `from` holds
         // `len` bytes.
         unsafe {
-            raw_copy::copy(from.as_ptr(), self.base.as_ptr().add(start), first);
-            raw_copy::copy(from.as_ptr().add(first), self.base.as_ptr(), len - first);
+            raw_copy::copy_in(from.as_ptr(), self.base.as_ptr().add(start), first);
+            raw_copy::copy_in(from.as_ptr().add(first), self.base.as_ptr(), len - first);
         }
     }
 }

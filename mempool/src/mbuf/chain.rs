@@ -9,7 +9,6 @@ use super::header::{Raw, State};
 use super::{ExternalBuffer, Mbuf};
 use crate::error::MemoryError;
 use crate::pool;
-use crate::raw_copy;
 
 /// One segment of a packet, for reading.
 #[derive(Clone, Copy)]
@@ -143,8 +142,8 @@ impl Mbuf {
     /// Puts a packet's segments behind this one's.
     ///
     /// # Errors
-    /// Gives the packet back when the chain would exceed [`MAX_SEGMENTS`](super::MAX_SEGMENTS) segments or
-    /// 2^32 - 1 bytes.
+    /// Gives the packet back when the chain would exceed
+    /// [`MAX_SEGMENTS`](super::MAX_SEGMENTS) segments or 2^32 - 1 bytes.
     pub fn push_segment(&mut self, tail: Mbuf) -> Result<(), Mbuf> {
         let mine = State::segments(self.0.state());
         let segments = mine.checked_add(State::segments(tail.0.state()));
@@ -269,8 +268,9 @@ impl Mbuf {
                 break;
             };
             let n = room.len().min(data.len());
-            // SAFETY: both sides have n bytes.
-            unsafe { raw_copy::copy(data.as_ptr(), room.as_mut_ptr(), n) };
+            if let (Some(to), Some(from)) = (room.get_mut(..n), data.get(..n)) {
+                to.copy_from_slice(from);
+            }
             done += n;
         }
         done

@@ -134,8 +134,7 @@ impl Pool {
             _gaps: gaps,
         };
         inner.lay_out();
-        // From here on the numbers belong to the pool.
-        std::mem::forget(regions);
+        regions.keep();
         Ok(registry::publish(inner, number))
     }
 }

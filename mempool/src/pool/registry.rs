@@ -75,6 +75,11 @@ impl Regions {
     pub(super) fn numbers(&self) -> &[u16] {
         &self.0
     }
+
+    /// Leaves them to the pool, which gives them back in `destroy`.
+    pub(super) fn keep(mut self) {
+        self.0.clear();
+    }
 }
 
 impl Drop for Regions {
