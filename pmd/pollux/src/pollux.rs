@@ -194,6 +194,20 @@ impl Pollux {
         self.emulator.as_ref()
     }
 
+    /// Whether the wires of an emulator have run dry: no frame is left to come, and none to go.
+    /// Frames may still wait in receive queues, so poll until nothing comes before leaving. An
+    /// adapter's wire never runs dry.
+    ///
+    /// # Errors
+    /// The emulator has stopped.
+    pub fn drained(&self) -> Result<bool, Error> {
+        #[cfg(feature = "emu")]
+        if let Some(emulator) = &self.emulator {
+            return emulator.drained();
+        }
+        Ok(false)
+    }
+
     /// Whether any port's device is played by a program: figures say nothing about an adapter then.
     pub fn is_emulated(&self) -> bool {
         self.ports.iter().any(|port| port.info().identity.emulated)
