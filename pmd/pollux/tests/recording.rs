@@ -53,11 +53,11 @@ fn ours() -> Vec<Sent> {
     sent
 }
 
-fn of<'a>(sent: &'a [Sent], opcode: Opcode) -> Vec<&'a Sent> {
+fn of(sent: &[Sent], opcode: Opcode) -> Vec<&Sent> {
     sent.iter().filter(|s| s.opcode == opcode.0).collect()
 }
 
-fn card<'a>(recorded: &'a [RecordedCommand], opcode: Opcode) -> Vec<&'a RecordedCommand> {
+fn card(recorded: &[RecordedCommand], opcode: Opcode) -> Vec<&RecordedCommand> {
     recorded.iter().filter(|r| r.opcode == opcode).collect()
 }
 
