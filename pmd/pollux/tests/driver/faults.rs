@@ -1,167 +1,375 @@
-//! Faults of a running function: pages, link, health, failed queues.
+//! Faults at every step of the control plane: refused, delayed, unanswered and undelivered
+//! commands, lost events, devices and processes that die.
 
-use crate::world::{assert_empty, config, emulator, frame, open, pool, receive, send, until};
-use pollux_emu::Model;
-use pollux_emu::faults::PageDemand;
-use pollux_mlx5::{Error, Fault};
-use std::sync::mpsc::channel;
+use crate::harness::{Backing, Rig, one_queue, pool, until};
+use crate::on_every_backing;
+use pollux_mlx5::{CommandFailure, Error, Fault, OpenOptions, Port};
 use std::time::Duration;
 
-#[test]
-fn firmware_gets_and_returns_pages_while_packets_move() {
-    let emulator = emulator(Model::ConnectX5, 1);
-    let faults = emulator.faults(0).unwrap();
-    let port = open(&emulator, 0);
-    let held = || emulator.report(0).unwrap().firmware_pages;
-    let before = held();
-    faults.page_request(PageDemand::Give(60_000));
-    until("given", || held() == before + 60_000);
-    until("ledger", || port.pages().held == before + 60_000);
-    faults.page_request(PageDemand::Take(60_000));
-    until("taken", || held() == before);
-    until("ledger", || port.pages().held == before);
-    assert_eq!(port.pages().unknown, 0);
-    port.close().unwrap();
-    assert_empty(&emulator, 0);
+on_every_backing! {
+    a_refused_command_of_bring_up_leaves_nothing
+    an_undelivered_command_of_bring_up_leaves_nothing
+    a_refused_command_of_start_leaves_the_port_as_it_was
+    a_refused_command_of_stop_and_close_still_gives_all_back
+    the_same_bad_start_fails_the_same_way_twice
+    late_answers_cost_time_only
+    lost_events_cost_time_only
+    an_unanswered_command_is_a_time_out_and_close_resets
+    a_dead_device_is_noticed_and_closed
+    a_device_that_dies_during_bring_up_leaves_nothing
+    a_refused_setting_changes_nothing
 }
 
-#[test]
-fn a_cut_wire_is_told_and_so_is_a_mended_one() {
-    let emulator = emulator(Model::ConnectX5, 2);
-    let faults = emulator.faults(0).unwrap();
-    let (a, b) = (open(&emulator, 0), open(&emulator, 1));
-    let pool = pool(512);
-    a.start(&config(&pool, 1)).unwrap();
-    b.start(&config(&pool, 1)).unwrap();
-    let (tell, told) = channel();
-    a.on_link_change(move |link| tell.send(link.up).unwrap())
-        .unwrap();
-    let wait_for = |up: bool| {
-        while told.recv_timeout(Duration::from_secs(20)).unwrap() != Some(up) {}
-        assert_eq!(a.link().up, Some(up));
-    };
-    wait_for(true);
-    faults.link(false).unwrap();
-    wait_for(false);
-    faults.link(true).unwrap();
-    wait_for(true);
-    a.close().unwrap();
-    b.close().unwrap();
+const STATUS: u8 = 0x5;
+const SYNDROME: u32 = 0x00ab_cdef;
+
+/// The message must name command, status and syndrome.
+fn assert_names_the_fault(error: &dyn std::fmt::Display) {
+    let text = error.to_string();
+    assert!(text.contains("0x5") && text.contains("0xabcdef"), "{text}");
+    assert!(text.contains("(0x"), "the opcode: {text}");
+    assert!(!text.contains('\n'), "{text}");
 }
 
-#[test]
-fn a_killed_function_is_given_up_and_its_revival_starts_afresh() {
-    let emulator = emulator(Model::ConnectX5, 1);
-    let faults = emulator.faults(0).unwrap();
-    let port = open(&emulator, 0);
-    let pool = pool(512);
-    port.start(&config(&pool, 1)).unwrap();
-    let (mut rx, tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
-    until("the link is known", || port.link().up == Some(true));
-    faults.kill().unwrap();
-    until("noticed", || port.fault() == Some(Fault::NotAnswering));
-    assert_eq!(port.link().up, None);
-    assert!(port.stats().is_err());
-    let mut burst = pollux_mempool::Burst::with_capacity(32);
-    assert_eq!(rx.burst(&mut burst), 0);
-    assert!(matches!(port.close(), Err(Error::Close { .. })));
-    drop((rx, tx, port));
-    assert_eq!(pool.in_use(), 0);
-    faults.revive().unwrap();
-    let port = open(&emulator, 0);
-    port.start(&config(&pool, 1)).unwrap();
-    port.close().unwrap();
-    assert_empty(&emulator, 0);
+fn a_refused_command_of_bring_up_leaves_nothing(backing: Backing) {
+    each_command_of_bring_up(backing, &format!("fail:{STATUS}:{SYNDROME}"), |error| {
+        assert_names_the_fault(error);
+    });
 }
 
-/// Numbers of the live completion queues of function 0; a started port makes those of its receive
-/// queues first.
-fn cqs(emulator: &pollux_emu::Emulator) -> Vec<u32> {
-    let faults = emulator.faults(0).unwrap();
-    // A corruption so far away that it is never met.
-    let there = |cqn: &u32| faults.corrupt_cqe(*cqn, u32::MAX, [0; 64]).is_ok();
-    (0..4096).filter(there).collect()
+fn an_undelivered_command_of_bring_up_leaves_nothing(backing: Backing) {
+    // 0x1: signature error.
+    each_command_of_bring_up(backing, "undelivered:0x1", |error| {
+        let text = error.to_string();
+        assert!(text.contains("signature error"), "{text}");
+    });
 }
 
-/// A looped port with one queue each way, whose completion queue `which` gets a completion xored
-/// with `mask`; then packets must come through again, and the queues be whole.
-fn breaks_and_comes_back(which: usize, mask: [u8; 64]) {
-    let emulator = emulator(Model::ConnectX5, 1);
-    let faults = emulator.faults(0).unwrap();
-    let port = open(&emulator, 0);
-    let pool = pool(1024);
-    port.start(&config(&pool, 1)).unwrap();
-    let (mut rx, mut tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
-    let mac = port.mac().0;
-    let batch =
-        |from: u32| -> Vec<Vec<u8>> { (from..from + 20).map(|n| frame(mac, mac, 80, n)).collect() };
-    for round in 0..3 {
-        send(&mut tx, &pool, &batch(round * 20));
-        assert_eq!(receive(&mut rx, 20), batch(round * 20));
-    }
-    faults.corrupt_cqe(cqs(&emulator)[which], 0, mask).unwrap();
-    // Whatever was under way may be lost; what is sent after recovery arrives.
-    let mut burst = pollux_mempool::Burst::with_capacity(32);
-    let mut last = 0;
-    let mut number = 1000;
-    let broken = |rx: &pollux_mlx5::RxQueue| {
-        let counters = rx.counters().unwrap();
-        let stats = port.stats().unwrap();
-        counters.lies.get() + counters.errors.get() + stats.oerrors
-    };
-    let (mut seen, mut good) = (false, 0);
-    until("recovery", || {
-        let mut mbuf = pool.alloc().expect("a buffer");
-        assert!(mbuf.extend_from_slice(&frame(mac, mac, 80, number)));
-        assert!(burst.push(mbuf).is_ok());
-        number += 1;
-        tx.burst(&mut burst);
-        burst.clear();
-        rx.burst(&mut burst);
-        seen = seen || broken(&rx) > 0;
-        for mbuf in burst.drain() {
-            last = u32::from_be_bytes(mbuf.data()[14..18].try_into().unwrap());
-            good += u32::from(seen);
+/// Lets the first, the second, ... command of bring-up meet a fault, until one is behind the last.
+fn each_command_of_bring_up(backing: Backing, fault: &str, check: impl Fn(&Error)) {
+    let rig = Rig::new(backing, "wire=loop");
+    let mut failed = 0;
+    for nth in 1.. {
+        assert!(nth < 500, "bring-up has no end");
+        let function = rig.connect(0).unwrap();
+        rig.ask(&format!("arm 0 nth:{nth} {fault}"));
+        let opened = Port::open(function.clone(), OpenOptions::default());
+        let met = rig.ask("armed 0") == "0";
+        rig.ask("disarm 0");
+        match opened {
+            Err(error) => {
+                assert!(met, "command {nth} was not there, and yet: {error}");
+                check(&error);
+                failed += 1;
+                assert_eq!(function.domain().mappings(), 0, "command {nth}: {error}");
+            }
+            // Some commands may be refused without harm; those that may not end bring-up.
+            Ok(port) => {
+                port.close().unwrap();
+                assert_eq!(function.domain().mappings(), 0);
+                drop(port);
+                drop(function);
+                rig.assert_clean(0);
+                if !met {
+                    break;
+                }
+                continue;
+            }
         }
-        // Long enough that every descriptor went round after the failure.
-        good > 200
-    });
-    assert!(last > 1000);
-    assert!(broken(&rx) > 0, "the broken completion was noticed");
-    // The ring is as full as an idle one is: fewer than a batch of slots wait for a buffer.
-    until("the rest", || {
-        rx.burst(&mut burst);
-        burst.clear();
-        rx.posted() > 64 - 32
-    });
-    drop((rx, tx));
+        drop(function);
+        let report = rig.report(0);
+        let left = (
+            report.get("connected"),
+            report.get("pages"),
+            report.get("objects"),
+        );
+        assert_eq!(left, (0, 0, 0), "command {nth}: {report}");
+        // The second try.
+        let port = rig.open(0).unwrap();
+        let closed = port.close().unwrap();
+        assert_eq!(
+            (closed.pages_kept, closed.reset),
+            (0, false),
+            "after command {nth}"
+        );
+    }
+    assert!(failed > 20, "only {failed} commands of bring-up could fail");
+}
+
+fn a_refused_command_of_start_leaves_the_port_as_it_was(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let function = rig.connect(0).unwrap();
+    let port = Port::open(function.clone(), OpenOptions::default()).unwrap();
+    let pool = pool(512);
+    let mut failed = 0;
+    let mut objects = None;
+    for nth in 1.. {
+        assert!(nth < 500, "start has no end");
+        rig.ask(&format!("arm 0 nth:{nth} fail:{STATUS}:{SYNDROME}"));
+        let started = port.start(&one_queue(&pool, 64));
+        let met = rig.ask("armed 0") == "0";
+        rig.ask("disarm 0");
+        let Err(error) = started else {
+            if met {
+                port.stop().unwrap();
+                continue;
+            }
+            break;
+        };
+        assert_names_the_fault(&error);
+        failed += 1;
+        assert!(!port.is_started());
+        assert!(port.take_rx(0).is_err() && port.take_tx(0).is_err());
+        assert_eq!(pool.in_use(), 0, "command {nth}: {error}");
+        // UAR pages may stay for the next start, but there are never more of them.
+        let left = rig.report(0).get("objects");
+        assert!(left <= objects.unwrap_or(left).max(left), "command {nth}");
+        if nth > 2 {
+            let before = *objects.get_or_insert(left);
+            assert!(
+                left <= before + 1,
+                "command {nth} left {left} objects, {before} before"
+            );
+        }
+        port.start(&one_queue(&pool, 64)).unwrap();
+        port.stop().unwrap();
+    }
+    assert!(failed > 10, "only {failed} commands of start could fail");
+    // Started by the last round; it works.
+    port.take_rx(0).unwrap();
     port.close().unwrap();
-    assert_empty(&emulator, 0);
+    assert_eq!(function.domain().mappings(), 0);
+    drop((port, function));
+    rig.assert_clean(0);
+}
+
+fn a_refused_command_of_stop_and_close_still_gives_all_back(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let pool = pool(512);
+    let mut failed = 0;
+    for nth in 1.. {
+        assert!(nth < 500, "close has no end");
+        let function = rig.connect(0).unwrap();
+        let port = Port::open(function.clone(), OpenOptions::default()).unwrap();
+        port.start(&one_queue(&pool, 64)).unwrap();
+        let queues = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
+        rig.ask(&format!("arm 0 nth:{nth} fail:{STATUS}:{SYNDROME}"));
+        let t0 = std::time::Instant::now();
+        let closed = port.close();
+        let met = rig.ask("armed 0") == "0";
+        rig.ask("disarm 0");
+        eprintln!("{nth} {:?} {closed:?}", t0.elapsed());
+        if let Err(error) = &closed {
+            assert_names_the_fault(error);
+            failed += 1;
+        }
+        // Closed all the same.
+        port.close().unwrap();
+        assert_eq!(
+            function.domain().mappings(),
+            usize::from(false),
+            "command {nth}: {closed:?}"
+        );
+        drop(queues);
+        drop((port, function));
+        assert_eq!(pool.in_use(), 0, "command {nth}");
+        let report = rig.report(0);
+        let left = (
+            report.get("connected"),
+            report.get("pages"),
+            report.get("objects"),
+        );
+        assert_eq!(left, (0, 0, 0), "command {nth}: {report}");
+        if !met {
+            break;
+        }
+    }
+    assert!(failed > 20, "only {failed} commands of close could fail");
+}
+
+fn the_same_bad_start_fails_the_same_way_twice(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let port = rig.open(0).unwrap();
+    let pool = pool(512);
+    // CREATE_RQ.
+    rig.ask(&format!("arm 0 each:0x908 fail:{STATUS}:{SYNDROME}"));
+    let first = port.start(&one_queue(&pool, 64)).unwrap_err().to_string();
+    let second = port.start(&one_queue(&pool, 64)).unwrap_err().to_string();
+    assert_eq!(first, second);
+    rig.ask("disarm 0");
+    port.start(&one_queue(&pool, 64)).unwrap();
+    port.close().unwrap();
+    drop(port);
+    rig.assert_clean(0);
+}
+
+fn late_answers_cost_time_only(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    rig.ask("arm 0 all delay:3");
+    let port = rig.open(0).unwrap();
+    let pool = pool(512);
+    port.start(&one_queue(&pool, 64)).unwrap();
+    let closed = port.close().unwrap();
+    assert_eq!((closed.pages_kept, closed.reset), (0, false));
+    drop(port);
+    rig.ask("disarm 0");
+    rig.assert_clean(0);
+}
+
+fn lost_events_cost_time_only(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let port = rig.open(0).unwrap();
+    let pool = pool(512);
+    // More commands than there are slots: a slot that stayed taken would show.
+    rig.ask("arm 0 all drop-event");
+    port.start(&one_queue(&pool, 64)).unwrap();
+    port.stop().unwrap();
+    let counts = port.events();
+    assert!(counts.lost_events >= 20, "{counts:?}");
+    assert_eq!(counts.timeouts, 0, "{counts:?}");
+    rig.ask("disarm 0");
+    port.start(&one_queue(&pool, 64)).unwrap();
+    let closed = port.close().unwrap();
+    assert_eq!((closed.pages_kept, closed.reset), (0, false));
+    drop(port);
+    rig.assert_clean(0);
+}
+
+fn an_unanswered_command_is_a_time_out_and_close_resets(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let port = rig.open_within(0, Duration::from_secs(2)).unwrap();
+    let pool = pool(512);
+    // CREATE_SQ is executed, and the driver never hears of it.
+    rig.ask("arm 0 opcode:0x904:1 drop-answer");
+    let error = port.start(&one_queue(&pool, 64)).unwrap_err();
+    assert!(
+        matches!(&error, Error::Command(CommandFailure::TimedOut { .. })),
+        "{error}"
+    );
+    assert!(error.to_string().contains("CREATE_SQ"), "{error}");
+    assert_eq!(port.events().timeouts, 1);
+    // An object may be left whose number nobody knows: only a reset gets rid of it.
+    drop(port.close());
+    drop(port);
+    rig.assert_clean(0);
     assert_eq!(pool.in_use(), 0);
+    let port = rig.open(0).unwrap();
+    port.start(&one_queue(&pool, 64)).unwrap();
+    port.close().unwrap();
 }
 
-/// The opcode, in the upper half of the last byte, becomes another.
-fn opcode(change: u8) -> [u8; 64] {
-    let mut mask = [0; 64];
-    mask[63] = change << 4;
-    mask
+fn a_dead_device_is_noticed_and_closed(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let function = rig.connect(0).unwrap();
+    let port = Port::open(function.clone(), OpenOptions::default()).unwrap();
+    let pool = pool(512);
+    port.start(&one_queue(&pool, 64)).unwrap();
+    let (rx, tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
+    rig.ask("kill 0");
+    until("the fault is seen", || {
+        port.fault() == Some(Fault::NotAnswering)
+    });
+    assert_eq!(port.link().up, None, "an old state of the link is not kept");
+    let refused = port.stats().unwrap_err().to_string();
+    assert!(refused.contains("gone"), "{refused}");
+    // Commands are dead: pages are released here, nothing waits.
+    drop(port.close());
+    drop((rx, tx));
+    assert_eq!(pool.in_use(), 0);
+    assert_eq!(function.domain().mappings(), 0);
+    drop((port, function));
+    rig.ask("revive 0");
+    let port = rig.open(0).unwrap();
+    port.close().unwrap();
+    drop(port);
+    rig.assert_clean(0);
 }
 
+fn a_device_that_dies_during_bring_up_leaves_nothing(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    // How many commands there are until the port is open.
+    let port = rig.open(0).unwrap();
+    let all = rig.report(0).get("commands");
+    drop(port);
+    for nth in [1, all / 4, all / 2, all * 3 / 4, all - 2] {
+        let function = rig.connect(0).unwrap();
+        // The command hangs until the device dies under it.
+        rig.ask(&format!("arm 0 nth:{nth} drop-answer"));
+        let opening = std::thread::spawn({
+            let function = function.clone();
+            move || Port::open(function, OpenOptions::default())
+        });
+        until("the command is out", || rig.ask("armed 0") == "0");
+        rig.ask("kill 0");
+        let error = opening.join().unwrap().map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("gone"), "command {nth}: {error}");
+        assert_eq!(function.domain().mappings(), 0, "command {nth}");
+        drop(function);
+        rig.ask("revive 0");
+        let port = rig.open(0).unwrap();
+        port.close().unwrap();
+        drop(port);
+        rig.assert_clean(0);
+    }
+}
+
+fn a_refused_setting_changes_nothing(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let port = rig.open(0).unwrap();
+    let (mtu, mac) = (port.mtu(), port.mac());
+    rig.ask(&format!("arm 0 all fail:{STATUS}:{SYNDROME}"));
+    assert_names_the_fault(&port.set_mtu(mtu - 100).unwrap_err());
+    assert_names_the_fault(&port.stats().unwrap_err());
+    rig.ask("disarm 0");
+    assert_eq!((port.mtu(), port.mac()), (mtu, mac));
+    let pool = pool(512);
+    let mut config = one_queue(&pool, 64);
+    config.promiscuous = false;
+    port.start(&config).unwrap();
+    rig.ask(&format!("arm 0 all fail:{STATUS}:{SYNDROME}"));
+    assert_names_the_fault(&port.set_promiscuous(true).unwrap_err());
+    let other = pollux_mlx5::MacAddress([2, 0, 0, 0, 0, 0x77]);
+    assert_names_the_fault(&port.set_mac(other).unwrap_err());
+    rig.ask("disarm 0");
+    assert!(!port.promiscuous());
+    assert_eq!(port.mac(), mac);
+    port.set_mac(other).unwrap();
+    assert_eq!(port.mac(), other);
+    port.close().unwrap();
+    drop(port);
+    rig.assert_clean(0);
+}
+
+/// The whole process of the device ends at once, with traffic under way.
 #[test]
-fn a_receive_queue_with_an_impossible_completion_comes_back() {
-    breaks_and_comes_back(0, opcode(0xf));
-}
+fn a_killed_process_is_noticed_and_its_memory_comes_back() {
+    use crate::harness::{load, plain};
+    use pollux_mempool::Burst;
 
-#[test]
-fn a_send_queue_with_an_error_completion_comes_back() {
-    // From "done" (0x0) to "request error" (0xd).
-    breaks_and_comes_back(1, opcode(0xd));
-}
-
-#[test]
-fn a_completion_for_another_index_fails_the_queue_and_it_comes_back() {
-    let mut mask = [0; 64];
-    mask[60] = 0x40; // WQE counter
-    breaks_and_comes_back(0, mask);
-    breaks_and_comes_back(1, mask);
+    let rig = Rig::new(Backing::Process, "wire=loop");
+    let function = rig.connect(0).unwrap();
+    let port = Port::open(function.clone(), OpenOptions::default()).unwrap();
+    let pool = pool(512);
+    port.start(&one_queue(&pool, 64)).unwrap();
+    let (mut rx, mut tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
+    let mut got = Burst::with_capacity(64);
+    let mut out = load(&pool, &[plain(1, 100)]);
+    tx.burst(&mut out);
+    until("traffic flows", || rx.burst(&mut got) > 0);
+    rig.kill_process();
+    until("the fault is seen", || port.fault().is_some());
+    // Queues go on without harm; nothing comes.
+    let mut out = load(&pool, &[plain(2, 100)]);
+    for _ in 0..100 {
+        tx.burst(&mut out);
+        assert_eq!(rx.burst(&mut got), 0);
+    }
+    drop(port.close());
+    drop((rx, tx, got, out));
+    assert_eq!(pool.in_use(), 0);
+    assert_eq!(
+        function.domain().mappings(),
+        0,
+        "a closed socket proves that nobody writes there"
+    );
 }

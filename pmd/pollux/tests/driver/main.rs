@@ -1,8 +1,10 @@
-//! The driver on the software ConnectX: bring-up, traffic, faults. What a real adapter would see is
-//! what the emulator sees; what it counts at the end is what these tests ask.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a test fails loudly
+//! The driver against the software adapter, in this process and in another: every test runs over
+//! both backings, so that nothing but bytes, stores and interrupts can pass between the two.
+//! What a real adapter would see is what the emulator sees; what it counts is what tests ask.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed step fails the test
 
 mod bringup;
 mod faults;
+mod harness;
+mod running;
 mod traffic;
-mod world;
