@@ -243,11 +243,9 @@ fn alone(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
         if let Some(progress) = &mut progress {
             progress.show(session);
         }
-        if let (Some(at), Some(period)) = (next_stats, period)
-            && now >= at
-        {
+        if next_stats.is_some_and(|at| now >= at) {
             show_statistics(session);
-            next_stats = Some(at + period);
+            next_stats = next_stats.zip(period).map(|(at, period)| at + period);
         }
         if session.screen.gone() || duration.is_some_and(|d| now >= started + d) {
             break;
@@ -256,10 +254,10 @@ fn alone(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
             status = 1;
             break;
         }
-        if let Some(drain) = &mut drain
-            && drain.look(session)? != Verdict::Wait
-        {
-            break;
+        if let Some(drain) = &mut drain {
+            if drain.look(session)? != Verdict::Wait {
+                break;
+            }
         }
     }
     if let Some(progress) = progress {

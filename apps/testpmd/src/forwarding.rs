@@ -405,19 +405,17 @@ impl Session {
 
     fn put_back(&mut self, stream: Stream<RxQueue, TxQueue>) {
         let Stream { plan, rx, tx, .. } = stream;
-        if let Some(slot) = self
+        let slot = self
             .state(plan.rx.0)
-            .and_then(|p| p.rx.get_mut(usize::from(plan.rx.1)))
-            && rx.is_some()
-        {
-            *slot = rx;
+            .and_then(|p| p.rx.get_mut(usize::from(plan.rx.1)));
+        if let (Some(slot), Some(rx)) = (slot, rx) {
+            *slot = Some(rx);
         }
-        if let Some(slot) = self
+        let slot = self
             .state(plan.tx.0)
-            .and_then(|p| p.tx.get_mut(usize::from(plan.tx.1)))
-            && tx.is_some()
-        {
-            *slot = tx;
+            .and_then(|p| p.tx.get_mut(usize::from(plan.tx.1)));
+        if let (Some(slot), Some(tx)) = (slot, tx) {
+            *slot = Some(tx);
         }
     }
 

@@ -125,9 +125,7 @@ impl Input {
         if self.style != Style::Editor {
             show(PROMPT);
         }
-        if let Some(ask) = &self.ask
-            && ask.send(()).is_err()
-        {
+        if self.ask.as_ref().is_some_and(|ask| ask.send(()).is_err()) {
             return Ok(Event::End);
         }
         let event = self.events.recv().unwrap_or(Event::End);

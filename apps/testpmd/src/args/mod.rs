@@ -114,10 +114,10 @@ fn refusal(error: &clap::Error, other_half: clap::Command) -> Refusal {
         return Refusal::Show(error.to_string());
     }
     let mut line = one_line(error);
-    if error.kind() == ErrorKind::UnknownArgument
-        && let Some(given) = text(error, ContextKind::InvalidArg)
-        && names(&other_half, &given)
-    {
+    let unknown = (error.kind() == ErrorKind::UnknownArgument)
+        .then(|| text(error, ContextKind::InvalidArg))
+        .flatten();
+    if let Some(given) = unknown.filter(|given| names(&other_half, given)) {
         line = format!(
             "{given} stands on the wrong side of `--`: EAL options come before it, testpmd options after it"
         );

@@ -119,12 +119,13 @@ fn execute(session: &mut Session, command: Command) -> Flow {
 impl Session {
     /// `stop`: with what was measured beside the statistics.
     pub fn stop_and_tell(&mut self) {
-        if let Some(gaps) = self.stop_forwarding()
-            && self.settings.poll_gaps
+        let gaps = self.stop_forwarding();
+        for g in gaps
+            .into_iter()
+            .flatten()
+            .filter(|_| self.settings.poll_gaps)
         {
-            for g in gaps {
-                self.screen.text(g);
-            }
+            self.screen.text(g);
         }
     }
 

@@ -53,7 +53,11 @@ fn promiscuous(session: &mut Session, number: u16, on: bool) {
         return;
     };
     let started = state.status == Status::Started;
-    if started && let Some(Err(e)) = session.port(number).map(|p| p.set_promiscuous(on)) {
+    let done = session
+        .port(number)
+        .filter(|_| started)
+        .map(|p| p.set_promiscuous(on));
+    if let Some(Err(e)) = done {
         session.screen.line(format!(
             "Error during {} promiscuous mode for port {number}: {e} - ignore",
             if on { "enabling" } else { "disabling" }

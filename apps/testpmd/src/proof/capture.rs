@@ -229,9 +229,7 @@ impl Capture {
     /// As [`Capture::next_packet`]; and the packet is of another link layer.
     pub fn next_ethernet(&mut self) -> Result<Option<PacketFacts>, CaptureError> {
         let packet = self.next_packet()?;
-        if let Some(p) = packet
-            && p.link_type != Linktype::ETHERNET.0
-        {
+        if let Some(p) = packet.filter(|p| p.link_type != Linktype::ETHERNET.0) {
             return Err(CaptureError::NotEthernet {
                 path: self.path.clone(),
                 packet: p.number,

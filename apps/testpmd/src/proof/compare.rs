@@ -23,10 +23,10 @@ impl Transformation {
             Self::None => {}
             Self::Macswap => {
                 // A frame without both addresses is forwarded as it is.
-                if let Some((to, rest)) = packet.split_at_mut_checked(6)
-                    && let Some(from) = rest.get_mut(..6)
-                {
-                    to.swap_with_slice(from);
+                if let Some((to, rest)) = packet.split_at_mut_checked(6) {
+                    if let Some(from) = rest.get_mut(..6) {
+                        to.swap_with_slice(from);
+                    }
                 }
             }
         }
