@@ -23,7 +23,7 @@ fn options() -> OpenOptions {
 
 fn impatient() -> OpenOptions {
     OpenOptions {
-        command_deadline: Duration::from_millis(150),
+        command_deadline: Duration::from_millis(500),
         ..options()
     }
 }
@@ -178,7 +178,7 @@ fn a_lost_event_does_not_lose_the_command() {
         _ => Verdict::Do,
     });
     port.stats().unwrap();
-    assert_eq!(port.events().lost_events, 1);
+    assert!(port.events().lost_events >= 1);
     assert_eq!(port.events().timeouts, 0);
     firmware.no_script();
     port.close().unwrap();
@@ -205,7 +205,7 @@ fn a_hanging_command_times_out_by_name_and_its_slot_stays_unused() {
             panic!("{error}");
         };
         assert_eq!(*found, slot);
-        assert!(*waited >= Duration::from_millis(150));
+        assert!(*waited >= Duration::from_millis(500));
         assert!(error.to_string().contains("QUERY_VPORT_COUNTER"), "{error}");
     }
     let error = port.stats().unwrap_err();

@@ -85,6 +85,8 @@ struct Slot<T> {
     busy: Option<Busy<T>>,
     /// The command timed out: the slot is the device's until it clears the ownership bit.
     lost: bool,
+    /// The command was found ended without its event; the event may be on its way.
+    suspect: bool,
 }
 
 /// A command that has ended.
@@ -158,6 +160,7 @@ impl<T> CommandQueue<T> {
                 output,
                 busy: None,
                 lost: false,
+                suspect: false,
             });
             Ok(())
         };
@@ -282,6 +285,7 @@ impl<T> CommandQueue<T> {
             if slot.busy.is_none() || slot.is_device_owned() {
                 continue;
             }
+            slot.suspect = false;
             if let Some(busy) = slot.busy.take() {
                 barrier::after_owner();
                 let result = slot.read(&busy, verify);
@@ -292,6 +296,25 @@ impl<T> CommandQueue<T> {
             }
         }
         done
+    }
+
+    /// Looks at every busy entry whose event should have come: takes those that were found ended
+    /// by the look before this one already, because their event is lost. The flag says that some
+    /// were found for the first time.
+    pub(crate) fn collect_overdue(&mut self) -> (Vec<Completed<T>>, bool) {
+        let mut overdue = 0;
+        let mut found = false;
+        for slot in &mut self.slots {
+            let ended = slot.busy.is_some() && !slot.is_device_owned();
+            if ended && slot.suspect {
+                overdue |= 1 << slot.number;
+            }
+            found |= ended && !slot.suspect;
+            slot.suspect = ended;
+            // A slot that timed out is free again when the device lets go of it.
+            slot.lost &= slot.is_device_owned();
+        }
+        (self.collect(Some(overdue)), found)
     }
 
     /// Gives up the commands whose time is over. The caller has looked at the entries before.

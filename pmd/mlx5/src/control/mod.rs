@@ -53,6 +53,8 @@ use std::time::{Duration, Instant};
 const BUDGET: usize = 256;
 /// How often entries in flight and the gates of queues are looked at.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
+/// How soon a look is repeated that found a command ended without its event.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How often the device's health is looked at.
 const HEALTH: Duration = Duration::from_secs(1);
 /// Turns without sleeping while a command is polled for.
@@ -157,16 +159,15 @@ impl Thread {
 
     /// Looks at entries, deadlines and health when it is time.
     fn look(&mut self, now: Instant) {
-        let polling = !self.by_events();
-        if polling || now >= self.next_look {
+        if !self.by_events() {
             let done = self.queue.collect(None);
-            if !polling {
-                self.shared.count(|c| &c.lost_events, done.len() as u64);
-            }
             self.complete_all(done, now);
         }
         if now >= self.next_look {
-            self.next_look = now + LOOK;
+            let (done, found) = self.queue.collect_overdue();
+            self.shared.count(|c| &c.lost_events, done.len() as u64);
+            self.complete_all(done, now);
+            self.next_look = now + if found { LOOK_AGAIN } else { LOOK };
             // A command that takes long is a reason to see whether anybody is there.
             if self.queue.in_flight() > 0 && self.fault.is_none() && !self.segment.answers() {
                 self.fail(Fault::NotAnswering);
