@@ -9,7 +9,7 @@
 use pollux_bus::Registers;
 use pollux_mempool::{
     Burst, Cells, MemoryError, PageChoice, Pool, PoolConfig, Segment, SegmentRequest, Window,
-    Word32, Word64,
+    Word32, Word64, barrier,
 };
 use pollux_mlx5::counters::{RxCounters, TxCounters};
 use pollux_mlx5::gate::Gate;
@@ -40,7 +40,7 @@ const IOVA: u64 = 0x1_0000_0000;
 pub struct Setting {
     /// The L2 header stands in the WQE, as ConnectX-4 Lx wants it.
     pub inline_l2: bool,
-    /// No per-core cache, and one doorbell per packet.
+    /// No per-core cache, and one doorbell and one full barrier per packet.
     pub sabotage: bool,
 }
 
@@ -267,6 +267,7 @@ impl DataPath {
             }
             if self.setting.sabotage {
                 while self.burst.move_to(&mut self.single, 1) != 0 {
+                    barrier::full();
                     sent += self.tx.burst(&mut self.single);
                 }
             } else {
