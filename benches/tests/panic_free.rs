@@ -26,7 +26,6 @@ const FORBIDDEN: [&str; 9] = [
 const APPLICATION: &str = "alloc4sync";
 
 /// Functions by address, and which function each of them calls or jumps to.
-#[derive(Default)]
 struct Code {
     names: BTreeMap<u64, String>,
     calls: BTreeMap<String, BTreeSet<String>>,
@@ -55,12 +54,11 @@ fn direct(instruction: &str) -> Option<&str> {
 impl Code {
     fn read(program: &str) -> Option<Self> {
         let text = objdump(&["-d", "--no-show-raw-insn", program])?;
-        let mut code = Self::default();
-        code.names = text
-            .lines()
-            .filter_map(header)
-            .map(|(address, name)| (address, name.to_owned()))
-            .collect();
+        let names = text.lines().filter_map(header);
+        let mut code = Self {
+            names: names.map(|(at, name)| (at, name.to_owned())).collect(),
+            calls: BTreeMap::new(),
+        };
         // Calls through the offset table: its slots and what the loader puts there.
         let slots: BTreeMap<u64, String> = objdump(&["-R", program])?
             .lines()
