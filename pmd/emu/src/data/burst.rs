@@ -7,7 +7,7 @@
 //! goes the long way ([`Sq::serve`](super::sq::Sq)), which alone decides what is wrong with it.
 
 use super::describe::{Description, Glance};
-use super::frame::{Headers, LINE, Piece, Pieces, trim};
+use super::frame::{Headers, LINE, Piece, Pieces, trimmed};
 use super::outlet::{Dispatched, Joint, Outlet};
 use super::receiver::Target;
 use super::request::{Direction, InlineMode};
@@ -142,10 +142,10 @@ impl Sq {
                     len,
                 },
             };
-            let Ok(mut line) = from.window.read_words::<LINE>(offset) else {
+            let Ok(line) = from.window.read_words::<LINE>(offset) else {
                 break;
             };
-            trim(&mut line, len);
+            let line = trimmed(line, len);
             let (description, link, class) = match Glance::new(&line, len) {
                 Some(glance) => (glance.describe(&frame), glance.link(), glance.class()),
                 None => {

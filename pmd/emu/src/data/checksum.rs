@@ -3,13 +3,18 @@
 
 use super::frame::{Frame, Headers, L3, L4, LINE};
 
-/// Adds up the 32-bit lanes of some words.
+/// Adds up the lanes of some words; the result has at most 33 bits, so that many can be added.
 #[inline(always)]
 pub(super) fn lanes(words: &[u64]) -> u64 {
-    words
-        .iter()
-        .map(|word| (word & 0xffff_ffff) + (word >> 32))
-        .sum()
+    // An add with carry for each word.
+    reduce(words.iter().map(|word| u128::from(*word)).sum())
+}
+
+/// A wide sum in at most 33 bits.
+#[inline(always)]
+fn reduce(sum: u128) -> u64 {
+    let (low, carry) = (sum as u64).overflowing_add((sum >> 64) as u64);
+    (low & 0xffff_ffff) + (low >> 32) + u64::from(carry)
 }
 
 /// Adds the bytes from `from` (even) to the end of the frame.
@@ -25,7 +30,7 @@ pub(super) fn rest<F: Frame>(frame: &F, from: usize) -> u64 {
         total += words.iter().map(|word| u128::from(*word)).sum::<u128>();
         at += LINE * 8;
     }
-    lanes(&[total as u64]) + (total >> 64) as u64
+    reduce(total)
 }
 
 /// Adds the bytes `from..to`; `from` is even.
@@ -53,11 +58,9 @@ fn whole<F: Frame>(frame: &F, headers: &Headers) -> u64 {
 /// Folds a sum to 16 bits.
 #[inline(always)]
 pub(super) fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
+    // A number plus its halves swapped has in its upper half the sum of both, carry included.
+    let sum = (sum.wrapping_add(sum.rotate_left(32)) >> 32) as u32;
+    (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
 /// The sum of the pseudo header for an L4 part of `len` bytes.

@@ -140,12 +140,13 @@ impl Glance {
     #[inline(always)]
     pub fn describe<F: Frame>(&self, frame: &F) -> Description {
         let [_, second, third, fourth, fifth, sixth, seventh, eighth] = self.words;
-        let mut all =
-            (second >> 48) + checksum::lanes(&[third, fourth, fifth, sixth, seventh, eighth]);
+        // Bytes 14 to 33 are the IP header, what follows is its payload.
+        let header = (second >> 48) + checksum::lanes(&[third, fourth]) + (fifth & 0xffff);
+        let mut payload = checksum::lanes(&[fifth >> 16, sixth, seventh, eighth]);
         if self.len > LINE * 8 {
-            all += checksum::rest(frame, LINE * 8);
+            payload += checksum::rest(frame, LINE * 8);
         }
-        let all = checksum::fold(all);
+        let all = checksum::fold(header + payload);
         if !self.v4 {
             return Description {
                 complete: all,
@@ -153,8 +154,6 @@ impl Glance {
                 kinds: 0,
             };
         }
-        // Bytes 14 to 33 are the IP header.
-        let header = (second >> 48) + checksum::lanes(&[third, fourth]) + (fifth & 0xffff);
         let header = checksum::fold(header);
         let l3_ok = header == 0xffff;
         let half = |word: u64, lane: u32| ((word >> (lane * 16)) as u16).swap_bytes();
@@ -175,17 +174,18 @@ impl Glance {
         if l4 != L4HeaderType::NONE && fragment == 0 {
             let unchecked = l4 == L4HeaderType::UDP && sixth & 0xffff == 0;
             // Bytes 26 to 33 are the addresses.
-            let pseudo = checksum::lanes(&[fourth >> 16])
+            let pseudo = (fourth >> 32)
+                + (fourth >> 16 & 0xffff)
                 + (fifth & 0xffff)
                 + (u64::from(protocol) << 8)
                 + u64::from((l4_len as u16).swap_bytes());
+            // Subtraction in one's complement is addition of the complement.
             let padding = if claimed < there {
-                checksum::fold(checksum::padding(frame, 14 + claimed))
+                u64::from(!checksum::fold(checksum::padding(frame, 14 + claimed)))
             } else {
                 0
             };
-            let sum = u64::from(all) + u64::from(!header) + u64::from(!padding) + pseudo;
-            l4_ok = unchecked || checksum::fold(sum) == 0xffff;
+            l4_ok = unchecked || checksum::fold(payload + pseudo + padding) == 0xffff;
         }
         Description {
             complete: all,

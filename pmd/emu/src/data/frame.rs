@@ -35,14 +35,27 @@ pub(super) trait Frame {
 
 /// Zeroes what lies behind the first `len` bytes.
 #[inline(always)]
-pub(super) fn trim(words: &mut [u64; LINE], len: usize) {
-    if len < LINE * 8 {
-        let (whole, rest) = (len / 8, len % 8);
-        if let Some([partial, behind @ ..]) = words.get_mut(whole..) {
-            *partial &= (1 << (rest * 8)) - 1;
-            behind.fill(0);
-        }
+pub(super) fn trimmed(words: [u64; LINE], len: usize) -> [u64; LINE] {
+    const LAST: usize = (LINE - 1) * 8;
+    if len >= LINE * 8 {
+        words
+    } else if len >= LAST {
+        // The smallest packets end here: the words stay in registers.
+        let [a, b, c, d, e, f, g, last] = words;
+        [a, b, c, d, e, f, g, last & ((1 << ((len - LAST) * 8)) - 1)]
+    } else {
+        short(words, len)
     }
+}
+
+#[cold]
+fn short(mut words: [u64; LINE], len: usize) -> [u64; LINE] {
+    let (whole, rest) = (len / 8, len % 8);
+    if let Some([partial, behind @ ..]) = words.get_mut(whole..) {
+        *partial &= (1 << (rest * 8)) - 1;
+        behind.fill(0);
+    }
+    words
 }
 
 /// Kind of a destination address.
@@ -152,8 +165,7 @@ impl Frame for Pieces<'_> {
         };
         match read {
             Ok(line) => {
-                *words = line;
-                trim(words, left);
+                *words = trimmed(line, left);
             }
             // The mapping ends less than a line behind the frame.
             Err(_) => self.bytewise(offset, words),
