@@ -13,6 +13,7 @@ mod burst;
 mod checksum;
 pub mod clock;
 mod command;
+mod compose;
 mod cq;
 mod describe;
 mod doorbell;

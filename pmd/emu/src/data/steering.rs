@@ -155,11 +155,11 @@ fn deepen(key: &mut Key, headers: &Headers) {
     put(2, &flags.to_be_bytes());
     put(4, &port(tcp, 0).to_be_bytes());
     put(6, &port(tcp, 2).to_be_bytes());
-    let kind = match (headers.l4, headers.protocol) {
-        (L4::Tcp, _) => 1,
-        (L4::Udp, _) => 2,
-        (_, 1 | 58) => 3,
-        _ => 0u8,
+    // MLX5_PACKET_L4_TYPE_* of mlx5_ifc.h.
+    let kind = match headers.l4 {
+        L4::None => 0u8,
+        L4::Tcp => 1,
+        L4::Udp => 2,
     };
     put(8, &[kind << 6]);
     put(10, &[header_words << 4, hops]);

@@ -117,6 +117,8 @@ impl DataPlane {
     pub fn start(config: DataPlaneConfig) -> Result<Self, DataError> {
         let functions = config.functions.len();
         let engine = Engine::new(config.strict, config.functions)?;
+        // Counted before the thread is pinned: a pinned thread has its CPU to itself.
+        let shared = cpus() == 1;
         let mailbox = Arc::new(Mailbox::new());
         let (ready, readied) = mpsc::sync_channel(1);
         let (cpu, idle, inbox) = (config.cpu, config.idle, Arc::clone(&mailbox));
@@ -126,7 +128,7 @@ impl DataPlane {
                 let pinned = cpu.map_or(Ok(()), pin);
                 let good = pinned.is_ok();
                 if ready.send(pinned).is_ok() && good {
-                    run(engine, &inbox, idle);
+                    run(engine, &inbox, Rest::new(idle, shared));
                 }
                 inbox.close();
             })
@@ -200,10 +202,7 @@ fn cpus() -> usize {
         .max(1)
 }
 
-fn run(mut engine: Engine, mailbox: &Mailbox, idle: IdlePolicy) {
-    // A pinned thread has one CPU of its own; an unpinned one with one CPU shares it.
-    let shared = cpus() == 1 && std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
-    let mut rest = Rest::new(idle, shared);
+fn run(mut engine: Engine, mailbox: &Mailbox, mut rest: Rest) {
     while !mailbox.stop.load(Ordering::Relaxed) {
         let mut busy = false;
         if mailbox.is_pending() {

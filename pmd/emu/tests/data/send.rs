@@ -72,7 +72,7 @@ fn inline_data_segments_and_wqes_around_the_ring_end() {
         wqe.extend((0x8000_0000u32 | 100).to_be_bytes());
         wqe.extend(&bytes[..100]);
         wqe.resize(wqe.len().next_multiple_of(16), 0);
-        wqe.extend(crate::rig::bytes(DataSeg::words(
+        wqe.extend(crate::queues::bytes(DataSeg::words(
             bytes.len() as u32 - 100,
             KEY,
             tail,
