@@ -60,6 +60,9 @@ const RETRY: Duration = Duration::from_millis(20);
 /// How long they may disagree before the state is believed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Time between two questions while nobody can say how the link is.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
 /// Decides when to ask and what to tell.
 #[derive(Debug, Default)]
 pub(crate) struct LinkWatch {
@@ -69,6 +72,8 @@ pub(crate) struct LinkWatch {
     asking: bool,
     /// What the newest event said, and until when an answer may contradict it.
     hint: Option<(bool, Instant)>,
+    /// Nobody is left to ask.
+    lost: bool,
 }
 
 impl LinkWatch {
@@ -82,7 +87,11 @@ impl LinkWatch {
 
     /// When the next question is due, unless one is being asked.
     pub(crate) fn next_question(&self) -> Option<Instant> {
-        if self.asking { None } else { self.due }
+        if self.asking || self.lost {
+            None
+        } else {
+            self.due
+        }
     }
 
     /// The question is being asked now.
@@ -102,6 +111,10 @@ impl LinkWatch {
                 self.due = Some(now + RETRY);
             }
         }
+        if link.up.is_none() && self.due.is_none() {
+            // No event need come any more: the link may be as it was before the question failed.
+            self.due = Some(now + UNKNOWN);
+        }
         // Another event came while the question was out: its answer decides, and this one may
         // still be told, because it was true once.
         (link != self.told).then(|| {
@@ -112,7 +125,7 @@ impl LinkWatch {
 
     /// The device has failed.
     pub(crate) fn lost(&mut self) -> Option<Link> {
-        self.due = None;
+        self.lost = true;
         self.hint = None;
         self.answer(None, Instant::now())
     }
@@ -186,6 +199,25 @@ mod tests {
         w.asked();
         assert_eq!(w.answer(None, t), Some(Link::default()));
         assert_eq!(w.told.up, None);
+        // The event that would tell of its end may have come and gone meanwhile.
+        let again = w.next_question().unwrap();
+        assert!(again > t);
+        w.asked();
+        assert_eq!(w.answer(Some(Link::up(1)), again), Some(Link::up(1)));
+        assert_eq!(w.next_question(), None);
+    }
+
+    #[test]
+    fn a_lost_device_is_not_asked() {
+        let (mut w, t) = watch();
+        w.event(Some(true), t);
+        w.asked();
+        w.answer(Some(Link::up(1)), t);
+        w.event(None, t);
+        w.asked();
+        assert_eq!(w.lost(), Some(Link::default()));
+        assert_eq!(w.answer(None, t), None, "the question that was out");
+        assert_eq!(w.next_question(), None);
     }
 
     #[test]
