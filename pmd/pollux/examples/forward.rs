@@ -31,8 +31,10 @@ pub fn forward(device: &str) -> Result<u64, Error> {
     let work = move |lcore: &Lcore| {
         let mut total = 0;
         loop {
+            // Asked before the look: what came before the stop is seen after it.
+            let running = lcore.running();
             match (there.hop(), back.hop()) {
-                (None, None) if !lcore.running() => return total,
+                (None, None) if !running => return total,
                 (None, None) => lcore.idle(),
                 (one, other) => total += one.unwrap_or(0) + other.unwrap_or(0),
             }

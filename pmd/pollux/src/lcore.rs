@@ -45,10 +45,12 @@ impl Lcore {
         self.shares
     }
 
-    /// Whether to go on; false once the lcore was told to stop.
+    /// Whether to go on; false once the lcore was told to stop. A loop that must leave nothing
+    /// behind asks before it polls: whatever had arrived before the stop is seen by a poll after
+    /// the answer.
     #[inline]
     pub fn running(&self) -> bool {
-        self.running.load(Ordering::Relaxed)
+        self.running.load(Ordering::Acquire)
     }
 
     /// A turn found nothing: yields a shared CPU (a system call), or tells the processor of an own
@@ -80,7 +82,7 @@ impl<T> LcoreHandle<T> {
 
     /// Tells the lcore to stop; does not wait.
     pub fn stop(&self) {
-        self.running.store(false, Ordering::Relaxed);
+        self.running.store(false, Ordering::Release);
     }
 
     /// Whether it has ended.
@@ -262,7 +264,7 @@ impl Lcores {
         let started =
             std::mem::take(&mut *self.started.lock().unwrap_or_else(PoisonError::into_inner));
         for lcore in &started {
-            lcore.running.store(false, Ordering::Relaxed);
+            lcore.running.store(false, Ordering::Release);
         }
         let deadline = Instant::now() + patience;
         let left = || {

@@ -15,6 +15,7 @@ on_every_backing! {
     a_receive_queue_with_an_impossible_completion_comes_back
     a_send_queue_with_an_error_completion_comes_back
     a_completion_for_another_index_fails_the_queue_and_it_comes_back
+    a_lost_doorbell_is_made_good_by_the_next
 }
 
 fn firmware_gets_and_returns_pages_while_packets_move(backing: Backing) {
@@ -233,4 +234,31 @@ fn a_send_queue_with_an_error_completion_comes_back(backing: Backing) {
 fn a_completion_for_another_index_fails_the_queue_and_it_comes_back(backing: Backing) {
     breaks_and_comes_back(backing, 0, 60, 0x40);
     breaks_and_comes_back(backing, 1, 60, 0x40);
+}
+
+fn a_lost_doorbell_is_made_good_by_the_next(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let port = rig.open(0).unwrap();
+    let pool = pool(512);
+    port.start(&one_queue(&pool, 64)).unwrap();
+    let (mut rx, mut tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
+    send(&mut tx, &pool, &[plain(1, 64)]);
+    receive(&mut rx, 1);
+    let sqs = rig.ask("sqs 0");
+    rig.ask(&format!("doorbells 0 {sqs} 1"));
+    // The one that is lost may be the one for several packets; the next makes all of them good.
+    let (mut number, mut got) = (1, Vec::new());
+    let mut burst = Burst::with_capacity(32);
+    until("packets come again", || {
+        number += 1;
+        send(&mut tx, &pool, &[plain(number, 64)]);
+        rx.burst(&mut burst);
+        got.extend(burst.drain().map(|mbuf| number_of(mbuf.data())));
+        got.len() > 4
+    });
+    assert!(
+        got.iter().copied().eq(2..2 + got.len() as u32),
+        "none is missing: {got:?}"
+    );
+    assert_eq!(port.stats().unwrap().oerrors, 0);
 }
