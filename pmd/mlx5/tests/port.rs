@@ -11,7 +11,7 @@ use std::time::Duration;
 
 fn open(firmware: &Arc<Firmware>) -> Port {
     let options = OpenOptions {
-        command_deadline: Duration::from_secs(20),
+        command_deadline: Duration::from_secs(100),
         pages: PageChoice::Ordinary,
         ..OpenOptions::default()
     };

@@ -26,6 +26,16 @@ pub struct Config {
     pub port: PortSettings,
 }
 
+impl Config {
+    /// All of one device's ports, everything else as it is by default.
+    pub fn of_device(device: &str) -> Self {
+        Self {
+            devices: vec![device.into()],
+            ..Self::default()
+        }
+    }
+}
+
 /// Packet memory: one pool per NUMA node that has ports.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]

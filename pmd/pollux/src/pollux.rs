@@ -208,6 +208,18 @@ impl Pollux {
         Ok(false)
     }
 
+    /// Sleeps until the wires of an emulator have run dry (see [`drained`](Self::drained)); for
+    /// ever with adapters.
+    ///
+    /// # Errors
+    /// The emulator has stopped.
+    pub fn wait_drained(&self) -> Result<(), Error> {
+        while !self.drained()? {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// Whether any port's device is played by a program: figures say nothing about an adapter then.
     pub fn is_emulated(&self) -> bool {
         self.ports.iter().any(|port| port.info().identity.emulated)

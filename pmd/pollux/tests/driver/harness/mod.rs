@@ -18,6 +18,11 @@ pub enum Backing {
     Process,
 }
 
+impl Backing {
+    /// How many there are.
+    pub const COUNT: usize = 2;
+}
+
 /// One test per backing.
 #[macro_export]
 macro_rules! on_every_backing {
