@@ -533,3 +533,53 @@ fn self_loopback_is_kept_where_it_can_be_changed() {
         assert_eq!(block, if offered { 3 } else { 0 });
     }
 }
+
+#[test]
+fn moderation_is_changed_by_field() {
+    for model in Model::ALL {
+        let mut world = World::new(model);
+        let modify = |world: &mut World, select: u32, context: Cqc| {
+            let mut input = ModifyCq::request();
+            input.set_cqn(world.cqn).unwrap().set_field_select(select);
+            input.set_cq_context(context);
+            world.driver.call::<ModifyCq>(&input)
+        };
+        let query = |world: &mut World| {
+            let mut input = QueryCq::request();
+            input.set_cqn(world.cqn).unwrap();
+            let (out, _) = world.driver.call_tail::<QueryCq>(&input, &[], 64).unwrap();
+            let context = out.cq_context();
+            (
+                context.cq_period(),
+                context.cq_max_count(),
+                context.cq_period_mode(),
+                context.oi(),
+            )
+        };
+        let mut context = Cqc::zeroed();
+        context.set_cq_period(100).unwrap();
+        context.set_cq_max_count(64).set_oi(true);
+        context.set_cq_period_mode(1).unwrap();
+        // Each bit takes its own field and leaves the others.
+        modify(&mut world, CqFields::CQ_PERIOD.0, context).unwrap();
+        assert_eq!(query(&mut world), (100, 0, 0, false));
+        modify(&mut world, CqFields::CQ_MAX_COUNT.0, context).unwrap();
+        assert_eq!(query(&mut world), (100, 64, 0, false));
+        modify(&mut world, CqFields::OI.0, context).unwrap();
+        assert_eq!(query(&mut world), (100, 64, 0, true));
+        let mode = modify(&mut world, CqFields::CQ_PERIOD_MODE.0, context);
+        if [Model::ConnectX4Lx, Model::ConnectX5].contains(&model) {
+            let why = mode.unwrap_err();
+            assert_eq!(parts(why.syndrome).unwrap().0, Reason::NotOffered);
+            assert_eq!(query(&mut world), (100, 64, 0, true));
+        } else {
+            mode.unwrap();
+            assert_eq!(query(&mut world), (100, 64, 1, true));
+        }
+        // Another size is another capability.
+        let mut resize = ModifyCq::request();
+        resize.set_cqn(world.cqn).unwrap().set_op_mod(1);
+        let why = world.driver.call::<ModifyCq>(&resize).unwrap_err();
+        assert_eq!(why.status, Status::BAD_OP_ERR);
+    }
+}

@@ -19,6 +19,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("registers", include_str!("registers.rs")),
     ("flows", include_str!("flows.rs")),
     ("completion", include_str!("data/completion.rs")),
+    ("moderation", include_str!("data/moderation.rs")),
     ("doorbell", include_str!("data/doorbell.rs")),
     ("joint", include_str!("data/joint.rs")),
     ("receive", include_str!("data/receive.rs")),
@@ -197,6 +198,24 @@ const EXERCISED: &[(CapGroup, &str, &str, &str)] = &[
         "a_buffer_in_pieces_is_filled_in_order",
     ),
     (GENERAL, "cq_oi", "completion", "overruns_may_be_ignored"),
+    (
+        GENERAL,
+        "cq_moderation",
+        "moderation",
+        "so_many_completions_make_an_event",
+    ),
+    (
+        GENERAL,
+        "cq_period_start_from_cqe",
+        "moderation",
+        "a_period_from_the_completion_starts_anew_with_each",
+    ),
+    (
+        GENERAL,
+        "cq_period_mode_modify",
+        "objects",
+        "moderation_is_changed_by_field",
+    ),
     (
         GENERAL,
         "cqe_version",

@@ -57,7 +57,7 @@ impl Sq {
         let Joint::Function(peer) = plug.joint else {
             return None;
         };
-        if !plug.up || self.spec.inline != InlineMode::None {
+        if !plug.up || self.spec.inline != InlineMode::None || !self.spec.transmits {
             return None;
         }
         let stamp = outlet.stamp(peer);

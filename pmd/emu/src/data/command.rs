@@ -39,6 +39,7 @@ impl Engine {
     pub fn reset(&mut self, function: usize) {
         if let Some(side) = self.completions.get_mut(function) {
             side.cqs.clear();
+            side.moderated = false;
             side.events.clear();
         }
         if let Some(sender) = self.senders.get_mut(function) {
@@ -78,8 +79,17 @@ impl Engine {
         };
         let (number, uar) = (spec.cqn, spec.uar);
         side.cqs.check_free(number)?;
+        let moderated = spec.moderation.is_on();
         let place = side.cqs.insert(number, Cq::create(memory, spec)?)?;
+        side.moderated |= moderated;
         pages.add_cq(uar, number, place);
+        Ok(())
+    }
+
+    pub fn modify_cq(&mut self, function: usize, cqn: u32, change: CqChange) -> Outcome {
+        let side = self.completions.get_mut(function).ok_or_else(no_function)?;
+        side.moderated |= change.moderation.is_on();
+        side.cqs.by_number(cqn)?.modify(change);
         Ok(())
     }
 

@@ -25,6 +25,8 @@ pub(super) mod vendor {
     pub const SEGMENTS: u8 = 0x63;
     /// The header that has to be inline is not.
     pub const INLINE: u8 = 0x64;
+    /// The queue has no TIS.
+    pub const NO_WAY_OUT: u8 = 0x66;
     /// Packet lengths.
     pub const LENGTH: u8 = 0x65;
 }
@@ -42,6 +44,9 @@ impl Sq {
         let opcode = SendOpcode(control.opcode);
         match opcode {
             SendOpcode::NOP => return Step::Done,
+            _ if !self.spec.transmits => {
+                return Step::Fail(Syndrome::LOCAL_QP_OP_ERR, vendor::NO_WAY_OUT);
+            }
             SendOpcode::SEND => {}
             SendOpcode::LSO if self.features.max_lso > 0 => {}
             _ => return Step::Fail(Syndrome::LOCAL_QP_OP_ERR, vendor::OPCODE),

@@ -2,9 +2,13 @@
 //!
 //! An entry's last word carries the owner bit and is stored last, with release order. An overrun
 //! puts the queue into error for good, as on a card; work queues that need it then fail, too.
+//!
+//! With moderation an armed queue's event waits until so many completions have come or the period
+//! is over. Completions are counted as they are written; time is looked at once a turn, by
+//! [`Cq::moderate`], so that no clock is read for a packet.
 
 use super::memory::Memory;
-use super::request::{CqSpec, CqStatus, DataEvent, QueueFault};
+use super::request::{CqChange, CqSpec, CqStatus, DataEvent, QueueFault};
 use super::ring::{self, Ring};
 use super::{DataError, Kind};
 use pollux_mempool::{Window, Word32, barrier};
@@ -46,6 +50,16 @@ pub(super) struct Cq {
     consumer: u32,
     armed: bool,
     last_arm: u32,
+    /// Completions that the event which is held back would tell; 0 when none is.
+    held: u32,
+    /// `held` has grown since time was looked at.
+    fresh: bool,
+    /// When the held event is due at the latest; nothing before time was looked at.
+    due: Option<u64>,
+    /// An event was told since time was looked at.
+    told: bool,
+    /// When the event before was told.
+    last_event: Option<u64>,
     error: bool,
     corrupt: Vec<(u32, [u8; 64])>,
 }
@@ -68,6 +82,11 @@ impl Cq {
             consumer: 0,
             armed: false,
             last_arm: 0,
+            held: 0,
+            fresh: false,
+            due: None,
+            told: false,
+            last_event: None,
             error: false,
             corrupt: Vec::new(),
         };
@@ -165,7 +184,7 @@ impl Cq {
     pub fn advance(&mut self, entries: u32, events: &mut Vec<DataEvent>) {
         self.producer = self.producer.wrapping_add(entries);
         if self.armed {
-            self.fire(events);
+            self.notify(entries, events);
         }
     }
 
@@ -232,14 +251,74 @@ impl Cq {
         part.store_u64::<56>(index, tail ^ (lap << 56), Ordering::Release);
         self.producer = self.producer.wrapping_add(1);
         if self.armed {
-            self.fire(events);
+            self.notify(1, events);
         }
         Ok(())
+    }
+
+    /// Completions came to an armed queue.
+    #[inline]
+    fn notify(&mut self, entries: u32, events: &mut Vec<DataEvent>) {
+        if !self.spec.moderation.is_on() {
+            return self.fire(events);
+        }
+        self.held = self.held.saturating_add(entries);
+        self.fresh = true;
+        if self.held >= u32::from(self.spec.moderation.max_count) {
+            self.fire(events);
+        }
+    }
+
+    /// Tells an event that has waited long enough. True while one waits.
+    #[inline]
+    pub fn moderate(
+        &mut self,
+        now: u64,
+        per_microsecond: u64,
+        events: &mut Vec<DataEvent>,
+    ) -> bool {
+        if std::mem::take(&mut self.told) {
+            self.last_event = Some(now);
+        }
+        if self.held == 0 {
+            return false;
+        }
+        let moderation = self.spec.moderation;
+        let period = u64::from(moderation.period) * per_microsecond;
+        let fresh = std::mem::take(&mut self.fresh);
+        let due = match (self.due, moderation.from_completion) {
+            (Some(due), false) => due,
+            (Some(due), true) if !fresh => due,
+            (_, true) => now.saturating_add(period),
+            // A first event waits for nobody.
+            (None, false) => self
+                .last_event
+                .map_or(now, |last| last.saturating_add(period)),
+        };
+        self.due = Some(due);
+        if !moderation.is_on() || due <= now {
+            self.fire(events);
+            self.last_event = Some(now);
+            self.told = false;
+        }
+        self.held != 0
+    }
+
+    /// MODIFY_CQ.
+    pub fn modify(&mut self, change: CqChange) {
+        self.spec.moderation = change.moderation;
+        self.spec.overrun_ignore = change.overrun_ignore;
+        self.due = None;
+        self.fresh = self.held > 0;
     }
 
     #[cold]
     fn fire(&mut self, events: &mut Vec<DataEvent>) {
         self.armed = false;
+        self.held = 0;
+        self.fresh = false;
+        self.due = None;
+        self.told = true;
         events.push(DataEvent::Completion { cqn: self.spec.cqn });
     }
 
@@ -310,9 +389,12 @@ impl Cq {
             return;
         }
         self.armed = true;
-        // Entries that the driver has not seen raise the event at once.
-        if self.producer & INDEX != consumer {
-            self.fire(events);
+        self.held = 0;
+        self.due = None;
+        // Entries that the driver has not seen count as if they came now.
+        let unseen = self.producer.wrapping_sub(consumer) & INDEX;
+        if unseen != 0 {
+            self.notify(unseen, events);
         }
     }
 }

@@ -51,6 +51,8 @@ pub(super) struct Engine {
     /// Time of day when the CPU's counter stood at `epoch_cycles`.
     epoch: Duration,
     epoch_cycles: u64,
+    /// Counts of the CPU's counter.
+    per_microsecond: u64,
     /// The time of day is needed: some wire writes it down.
     timed: bool,
 }
@@ -78,6 +80,7 @@ impl Engine {
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default(),
             epoch_cycles: cycles::now(),
+            per_microsecond: (cycles::frequency() / 1_000_000).max(1),
             timed: false,
         };
         for (number, function) in functions.into_iter().enumerate() {
@@ -96,6 +99,7 @@ impl Engine {
             engine.completions.push(Completions {
                 cqs: Slots::new(Kind::Cq),
                 events: Vec::new(),
+                moderated: false,
             });
             engine.senders.push(Sender {
                 sqs: Slots::new(Kind::Sq),
@@ -155,6 +159,11 @@ impl Engine {
         busy |= self.freshen();
         for function in 0..self.memories.len() {
             busy |= self.serve(function, now);
+        }
+        // A turn with an event that waits for its time is no idle one: the thread must not sleep
+        // past it.
+        for side in &mut self.completions {
+            busy |= side.moderate(now, self.per_microsecond);
         }
         self.tell();
         busy

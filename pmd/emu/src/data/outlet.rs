@@ -16,6 +16,24 @@ const NAMED: usize = 8;
 pub(super) struct Completions {
     pub cqs: Slots<Cq>,
     pub events: Vec<DataEvent>,
+    /// Some queue may hold its event back.
+    pub moderated: bool,
+}
+
+impl Completions {
+    /// Tells events whose time has come; `now` and `per_microsecond` in counts of the CPU's
+    /// counter. True while some still wait.
+    pub fn moderate(&mut self, now: u64, per_microsecond: u64) -> bool {
+        if !self.moderated {
+            return false;
+        }
+        let Self { cqs, events, .. } = self;
+        let mut waiting = false;
+        for cq in cqs.iter_mut() {
+            waiting |= cq.moderate(now, per_microsecond, events);
+        }
+        waiting
+    }
 }
 
 /// Where a port's frames go.

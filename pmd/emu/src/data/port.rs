@@ -101,6 +101,14 @@ impl DataPort {
         self.call(move |engine, function| engine.create_cq(function, spec))?
     }
 
+    /// MODIFY_CQ. An event that waits by the rules of before goes by the new ones.
+    ///
+    /// # Errors
+    /// [`DataError::Unknown`], [`DataError::Stopped`].
+    pub fn modify_cq(&self, cqn: u32, change: CqChange) -> Result<(), DataError> {
+        self.call(move |engine, function| engine.modify_cq(function, cqn, change))?
+    }
+
     /// DESTROY_CQ.
     ///
     /// # Errors

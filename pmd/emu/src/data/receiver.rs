@@ -341,7 +341,8 @@ impl Receiver {
         if !around.lossy {
             for (queue, _) in &picked {
                 if let Some(rq) = self.rqs.at(*queue) {
-                    if rq.is_ready() && !rq.has_buffer(around.events) && rq.is_ready() {
+                    let dry = rq.is_ready() && !rq.has_buffer(around.events);
+                    if dry && rq.is_ready() && rq.is_stocked() {
                         return Outcome::Wait;
                     }
                 }
@@ -435,7 +436,7 @@ impl Receiver {
             self.tally.discards += 1;
             return Outcome::Dropped;
         }
-        if lossy {
+        if lossy || !self.rqs.get(queue).is_some_and(Rq::is_stocked) {
             self.miss(queue)
         } else {
             Outcome::Wait

@@ -60,6 +60,35 @@ pub struct CqSpec {
     pub uar: u32,
     /// Overwrites unread entries silently (CQC.oi).
     pub overrun_ignore: bool,
+    /// How its events are held back.
+    pub moderation: Moderation,
+}
+
+/// How long an armed completion queue holds its event back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Microseconds (CQC.cq_period); 0 for no moderation.
+    pub period: u16,
+    /// Completions that end the wait early (CQC.cq_max_count); 0 for no moderation.
+    pub max_count: u16,
+    /// The period starts anew with each completion; otherwise it counts from the event before.
+    pub from_completion: bool,
+}
+
+impl Moderation {
+    /// Whether events may wait at all.
+    pub fn is_on(&self) -> bool {
+        self.period > 0 && self.max_count > 1
+    }
+}
+
+/// What MODIFY_CQ sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqChange {
+    /// See [`CqSpec::moderation`].
+    pub moderation: Moderation,
+    /// See [`CqSpec::overrun_ignore`].
+    pub overrun_ignore: bool,
 }
 
 /// A send queue.
@@ -77,6 +106,8 @@ pub struct SqSpec {
     pub uar: u32,
     /// Completion queue.
     pub cqn: u32,
+    /// Has a way out (a TIS). A queue without is for work inside the device: NOP.
+    pub transmits: bool,
     /// Protection domain.
     pub pd: u32,
     /// Inline header that the device insists on.
@@ -208,6 +239,8 @@ pub struct HashFields {
     pub source_port: bool,
     /// Destination port.
     pub destination_port: bool,
+    /// Security parameters index of AH or ESP; not together with ports.
+    pub spi: bool,
 }
 
 /// How a TIR finds its receive queue.
@@ -241,7 +274,8 @@ pub enum Hash {
     Toeplitz {
         /// Fields taken.
         fields: HashFields,
-        /// Both directions of a flow hash alike (rx_hash_symmetric).
+        /// Both directions of a flow hash alike (rx_hash_symmetric): a pair of source and
+        /// destination goes in as its or and its exclusive or.
         symmetric: bool,
         /// Key as in the context, most significant byte first.
         key: Box<[u8; 40]>,

@@ -34,6 +34,8 @@ pub(super) struct Rq {
     pub hardware: u16,
     /// WQEs posted, as the record said last.
     software: u16,
+    /// A buffer was posted since the last reset.
+    stocked: bool,
 }
 
 /// What became of a frame at a queue.
@@ -76,6 +78,7 @@ impl Rq {
             cq,
             hardware: 0,
             software: 0,
+            stocked: false,
             spec,
         };
         rq.reached = Some(rq.reach(memory).map_err(|fault| DataError::Memory {
@@ -139,6 +142,7 @@ impl Rq {
             if state == QueueState::Reset {
                 self.hardware = 0;
                 self.software = 0;
+                self.stocked = false;
             }
         }
         self.spec.vlan_strip = change.vlan_strip.unwrap_or(self.spec.vlan_strip);
@@ -184,7 +188,15 @@ impl Rq {
             self.fail(QueueFault::Index, events);
             return false;
         }
+        self.stocked |= self.posted() != 0;
         self.posted() != 0
+    }
+
+    /// Whether buffers can be expected. A driver that never posted one has the queue for dropping
+    /// what comes.
+    #[inline]
+    pub fn is_stocked(&self) -> bool {
+        self.stocked
     }
 
     /// Puts a frame into the next buffer and completes it. [`has_buffer`](Self::has_buffer) was

@@ -7,6 +7,10 @@ use pollux_prm::completion::{RssHashL3, RssHashL4};
 /// Longest input: two IPv6 addresses and two ports.
 const INPUT: usize = 36;
 
+/// IP protocol numbers of the two IPsec headers.
+const ESP: u8 = 50;
+const AH: u8 = 51;
+
 /// A hash made ready: Toeplitz by tables over nibbles.
 #[derive(Clone, Debug)]
 pub(super) enum Hasher {
@@ -110,28 +114,39 @@ impl Input {
             l3: RssHashL3::NONE,
             l4: RssHashL4::NONE,
         };
-        let order = |at: usize| (0..address / 2).map(move |k| headers.half(at + 2 * k));
-        // A symmetric hash puts the lesser side first, address and port each for itself.
-        let swap = symmetric && order(source).gt(order(destination));
-        let (first, second) = if swap {
-            (destination, source)
+        let address = |at: usize| (0..address / 2).map(move |k| headers.half(at + 2 * k));
+        let (to, from) = (fields.destination_ip, fields.source_ip);
+        if symmetric && from && to {
+            let pairs = || address(source).zip(address(destination));
+            pairs().for_each(|(from, to)| input.push(from | to));
+            pairs().for_each(|(from, to)| input.push(from ^ to));
         } else {
-            (source, destination)
-        };
-        let (take_first, take_second) = if swap {
-            (fields.destination_ip, fields.source_ip)
-        } else {
-            (fields.source_ip, fields.destination_ip)
-        };
-        for (wanted, at) in [(take_first, first), (take_second, second)] {
-            if wanted {
-                order(at).for_each(|half| input.push(half));
-                input.l3 = if fields.ipv6 {
-                    RssHashL3::IPV6
-                } else {
-                    RssHashL3::IPV4
-                };
+            for (_, at) in [(from, source), (to, destination)]
+                .into_iter()
+                .filter(|(wanted, _)| *wanted)
+            {
+                address(at).for_each(|half| input.push(half));
             }
+        }
+        if from || to {
+            input.l3 = match fields.ipv6 {
+                true => RssHashL3::IPV6,
+                false => RssHashL3::IPV4,
+            };
+        }
+        if fields.spi {
+            // AH has it behind its lengths, ESP begins with it.
+            let at = match headers.protocol {
+                ESP => headers.l4_at,
+                AH => headers.l4_at + 4,
+                _ => return None,
+            };
+            if headers.fragment || at + 4 > headers.len {
+                return None;
+            }
+            input.push(headers.half(at));
+            input.push(headers.half(at + 2));
+            input.l4 = RssHashL4::IPSEC;
         }
         if fields.source_port || fields.destination_port {
             let right = if fields.udp { L4::Udp } else { L4::Tcp };
@@ -141,9 +156,9 @@ impl Input {
             let (source, destination) =
                 (headers.half(headers.l4_at), headers.half(headers.l4_at + 2));
             let both = fields.source_port && fields.destination_port;
-            if symmetric && both && source > destination {
-                input.push(destination);
-                input.push(source);
+            if symmetric && both {
+                input.push(source | destination);
+                input.push(source ^ destination);
             } else {
                 if fields.source_port {
                     input.push(source);
@@ -250,6 +265,7 @@ mod tests {
         destination_ip: true,
         source_port: false,
         destination_port: false,
+        spi: false,
     };
     const ALL: HashFields = HashFields {
         source_port: true,
@@ -277,6 +293,42 @@ mod tests {
             hash(ALL, false, &there).value,
             hash(ALL, false, &back).value
         );
+    }
+
+    /// The same input as an ordinary hash of made-up addresses: or and exclusive or in the places
+    /// of source and destination.
+    #[test]
+    fn symmetric_is_or_and_exclusive_or() {
+        let frame = tcp4([10, 0x51, 0, 1], [10, 9, 0xa0, 3], [0x1234, 0xff00]);
+        let made_up = tcp4([10, 0x59, 0xa0, 3], [0, 0x58, 0xa0, 2], [0xff34, 0xed34]);
+        assert_eq!(
+            hash(ALL, true, &frame).value,
+            hash(ALL, false, &made_up).value
+        );
+        assert_eq!(hash(ALL, true, &frame).kind(), 0x44);
+    }
+
+    #[test]
+    fn ipsec_hashes_its_index() {
+        let fields = HashFields { spi: true, ..IPS };
+        let mut esp = tcp4([10, 0, 0, 1], [10, 0, 0, 2], [0x0102, 0x0304]);
+        esp[23] = 50;
+        // Two ports in the place of the index are the same bytes.
+        let tcp = tcp4([10, 0, 0, 1], [10, 0, 0, 2], [0x0102, 0x0304]);
+        assert_eq!(
+            hash(fields, false, &esp).value,
+            hash(ALL, false, &tcp).value
+        );
+        assert_eq!(hash(fields, false, &esp).kind(), 0xc4);
+        let mut ah = esp.clone();
+        ah[23] = 51;
+        ah[34..38].copy_from_slice(&[6, 4, 0, 0]);
+        ah[38..42].copy_from_slice(&[1, 2, 3, 4]);
+        assert_eq!(hash(fields, false, &ah), hash(fields, false, &esp));
+        // Whole packets of something else, and fragments, have none.
+        assert_eq!(hash(fields, false, &tcp), Hashed::NONE);
+        esp[20] = 0x20;
+        assert_eq!(hash(fields, false, &esp), Hashed::NONE);
     }
 
     #[test]

@@ -290,7 +290,7 @@ impl Sq {
         outlet: &mut Outlet<'_>,
         sent: &mut Dispatched,
     ) -> Step {
-        if control.opcode == SendOpcode::SEND.0 {
+        if control.opcode == SendOpcode::SEND.0 && self.spec.transmits {
             let [_, _, eth, inline, ..] = *words;
             let flags = (u64::from_be(eth) >> 24) as u8;
             let size = (u64::from_be(inline) >> 16) as u16;

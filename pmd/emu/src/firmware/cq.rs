@@ -1,8 +1,8 @@
 //! Completion queues.
 
 use super::eq::{page_list, ring_memory};
-use super::{Answer, Call, Firmware, RUNNING, Reply, Spec, Stop, command, ensure};
-use crate::data::{CqSpec, RingMemory};
+use super::{Answer, Call, Firmware, Limits, RUNNING, Reply, Spec, Stop, command, ensure};
+use crate::data::{CqChange, CqSpec, Moderation, RingMemory};
 use crate::objects::Kind;
 use crate::syndrome::Reason;
 use pollux_prm::command::PlainOut;
@@ -18,14 +18,26 @@ pub(super) fn commands() -> Vec<Spec> {
     let context = [
         "cq_context.cqe_sz",
         "cq_context.oi",
+        "cq_context.cq_period_mode",
+        "cq_context.cq_period",
+        "cq_context.cq_max_count",
         "cq_context.log_cq_size",
         "cq_context.uar_page",
         "cq_context.c_eqn_or_apu_element",
         "cq_context.log_page_size",
         "cq_context.dbr_addr",
     ];
+    let change = [
+        "cqn",
+        "field_select",
+        "cq_context.oi",
+        "cq_context.cq_period_mode",
+        "cq_context.cq_period",
+        "cq_context.cq_max_count",
+    ];
     vec![
         command::<CreateCq>(RUNNING, &context, create),
+        command::<ModifyCq>(RUNNING, &change, modify),
         command::<QueryCq>(RUNNING, &["cqn"], query),
         command::<DestroyCq>(RUNNING, &["cqn"], destroy),
     ]
@@ -45,6 +57,39 @@ impl Firmware {
     pub(crate) fn eq_of_cq(&self, cqn: u32) -> Option<u8> {
         self.cqs.get(&cqn).map(|cq| cq.eqn)
     }
+}
+
+/// How a context holds events back.
+fn moderation(context: &Cqc, limits: &Limits) -> Result<Moderation, Stop> {
+    let (period, max_count) = (context.cq_period(), context.cq_max_count());
+    let offered = limits.cq_moderation;
+    let path = "cq_context.cq_period";
+    ensure(
+        offered || period == 0,
+        Stop::field(Reason::NotOffered, path),
+    )?;
+    let path = "cq_context.cq_max_count";
+    ensure(
+        offered || max_count == 0,
+        Stop::field(Reason::NotOffered, path),
+    )?;
+    let path = "cq_context.cq_period_mode";
+    let from_completion = match CqPeriodMode(context.cq_period_mode()) {
+        CqPeriodMode::START_FROM_EQE => false,
+        CqPeriodMode::START_FROM_CQE => {
+            ensure(
+                limits.cq_period_from_cqe,
+                Stop::field(Reason::NotOffered, path),
+            )?;
+            true
+        }
+        _ => return Err(Stop::value(path)),
+    };
+    Ok(Moderation {
+        period,
+        max_count,
+        from_completion,
+    })
 }
 
 fn create(firmware: &mut Firmware, input: &CreateCqIn, call: &Call<'_>) -> Answer<CreateCqOut> {
@@ -70,6 +115,7 @@ fn create(firmware: &mut Firmware, input: &CreateCqIn, call: &Call<'_>) -> Answe
     let path = "cq_context.log_page_size";
     let ring = ring_memory(call.words64(), bytes, context.log_page_size(), path)?;
     record(context.dbr_addr(), "cq_context.dbr_addr")?;
+    let moderation = moderation(&context, &limits)?;
     let cqn = firmware.number(Kind::Cq, FIRST, limits.cqs)?;
     firmware.data.create_cq(CqSpec {
         cqn,
@@ -79,6 +125,7 @@ fn create(firmware: &mut Firmware, input: &CreateCqIn, call: &Call<'_>) -> Answe
         doorbell_record: context.dbr_addr(),
         uar: context.uar_page(),
         overrun_ignore: context.oi(),
+        moderation,
     })?;
     firmware
         .objects
@@ -88,6 +135,61 @@ fn create(firmware: &mut Firmware, input: &CreateCqIn, call: &Call<'_>) -> Answe
     out.set_cqn(cqn)
         .map_err(|_| Stop::because(Reason::Internal))?;
     Ok(out.into())
+}
+
+/// Moderation and the handling of overruns. Another size, another event queue are capabilities of
+/// their own, which this device does not announce.
+fn modify(firmware: &mut Firmware, input: &ModifyCqIn, call: &Call<'_>) -> Answer<PlainOut> {
+    let cqn = input.cqn();
+    firmware.need(Kind::Cq, cqn, call.uid, "cqn")?;
+    ensure(call.tail.is_empty(), Stop::because(Reason::InputLength))?;
+    let limits = firmware.limits();
+    let select = CqFields(input.field_select());
+    let has = |bit: CqFields| select.0 & bit.0 != 0;
+    let mut offered = 0;
+    for (bit, announced) in [
+        (CqFields::CQ_PERIOD, limits.cq_moderation),
+        (CqFields::CQ_MAX_COUNT, limits.cq_moderation),
+        (CqFields::OI, limits.cq_oi),
+        (CqFields::CQ_PERIOD_MODE, limits.cq_period_mode_modify),
+    ] {
+        offered |= if announced { bit.0 } else { 0 };
+    }
+    let path = "field_select";
+    ensure(
+        select.0 & !offered == 0,
+        Stop::field(Reason::NotOffered, path),
+    )?;
+    ensure(select.0 != 0, Stop::value(path))?;
+    let new = input.cq_context();
+    let absent = Stop::field(Reason::NoObject, "cqn");
+    let mut context = firmware.cqs.get(&cqn).ok_or(absent)?.context;
+    let internal = |_| Stop::because(Reason::Internal);
+    if has(CqFields::CQ_PERIOD) {
+        context.set_cq_period(new.cq_period()).map_err(internal)?;
+    }
+    if has(CqFields::CQ_MAX_COUNT) {
+        context.set_cq_max_count(new.cq_max_count());
+    }
+    if has(CqFields::CQ_PERIOD_MODE) {
+        context
+            .set_cq_period_mode(new.cq_period_mode())
+            .map_err(internal)?;
+    }
+    if has(CqFields::OI) {
+        context.set_oi(new.oi());
+    }
+    firmware.data.modify_cq(
+        cqn,
+        CqChange {
+            moderation: moderation(&context, &limits)?,
+            overrun_ignore: context.oi(),
+        },
+    )?;
+    if let Some(cq) = firmware.cqs.get_mut(&cqn) {
+        cq.context = context;
+    }
+    Ok(PlainOut::zeroed().into())
 }
 
 /// Checks the address of a doorbell record.

@@ -11,8 +11,6 @@ use pollux_prm::commands::rq::*;
 use pollux_prm::commands::sq::EndPadding;
 
 const FIRST: u64 = 0x200;
-/// Largest end padding mode that exists.
-const PAD_ALIGNED: u8 = 1;
 
 /// Bits of MODIFY_RQ's bitmask (kernel `mlx5_ifc.h`, `MODIFY_RQ_IN_MODIFY_BITMASK_*`).
 const CHANGE_VSD: u64 = 1 << 1;
@@ -82,15 +80,12 @@ fn create(firmware: &mut Firmware, input: &CreateRqIn, call: &Call<'_>) -> Answe
     let strip = Stop::field(Reason::NotOffered, "ctx.vsd");
     ensure(context.vsd() || limits.vlan_strip, strip)?;
     let cq = firmware.need(Kind::Cq, context.cqn(), call.uid, "ctx.cqn")?;
-    let pd = firmware.need(Kind::Pd, wq.pd(), call.uid, "ctx.wq.pd")?;
+    // The Linux driver's queue that only drops has no domain; no memory key is of domain 0.
+    let pd = match wq.pd() {
+        0 => None,
+        pd => Some(firmware.need(Kind::Pd, pd, call.uid, "ctx.wq.pd")?),
+    };
     let counter = firmware.counter_set(context.counter_set_id(), call.uid)?;
-    // Padding is a favour to the host's caches: a device may, none must. The Linux driver asks for
-    // it without looking at the capability.
-    let padding = EndPadding(wq.end_padding_mode());
-    ensure(
-        [EndPadding::NONE, EndPadding::ALIGN].contains(&padding),
-        Stop::value("ctx.wq.end_padding_mode"),
-    )?;
     let stride = wq.log_wq_stride();
     let strides = limits.min_stride..=limits.max_stride;
     ensure(
@@ -99,9 +94,10 @@ fn create(firmware: &mut Firmware, input: &CreateRqIn, call: &Call<'_>) -> Answe
     )?;
     let ring = work_queue(&wq, stride, &limits, call)?;
     // Aligned padding lets the device write up to the end of the last cache line; this one never
-    // does. Every Linux driver asks for it.
+    // does. The Linux driver asks for it without looking at the capability.
+    let padding = EndPadding(wq.end_padding_mode());
     ensure(
-        wq.end_padding_mode() <= PAD_ALIGNED,
+        [EndPadding::NONE, EndPadding::ALIGN].contains(&padding),
         Stop::value("ctx.wq.end_padding_mode"),
     )?;
     let rqn = firmware.number(Kind::Rq, FIRST, limits.rqs)?;
@@ -120,7 +116,7 @@ fn create(firmware: &mut Firmware, input: &CreateRqIn, call: &Call<'_>) -> Answe
         user_index: context.user_index(),
         state: QueueState::Reset,
     })?;
-    let uses = vec![cq, pd];
+    let uses: Vec<ObjectId> = [cq].into_iter().chain(pd).collect();
     let all = uses.iter().copied().chain(counter).collect();
     firmware
         .objects

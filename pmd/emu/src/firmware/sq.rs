@@ -135,8 +135,16 @@ fn create(firmware: &mut Firmware, input: &CreateSqIn, call: &Call<'_>) -> Answe
     let limits = firmware.limits();
     let inline = firmware.inline(context.min_wqe_inline_mode())?;
     let cq = firmware.need(Kind::Cq, context.cqn(), call.uid, "ctx.cqn")?;
-    ensure(context.tis_lst_sz() == 1, Stop::value("ctx.tis_lst_sz"))?;
-    let tis = firmware.need(Kind::Tis, context.tis_num_0(), call.uid, "ctx.tis_num_0")?;
+    // Without a TIS the queue sends nothing: the Linux driver has such queues for work inside the
+    // device.
+    let tis = match context.tis_lst_sz() {
+        0 => {
+            ensure(context.tis_num_0() == 0, Stop::value("ctx.tis_num_0"))?;
+            None
+        }
+        1 => Some(firmware.need(Kind::Tis, context.tis_num_0(), call.uid, "ctx.tis_num_0")?),
+        _ => return Err(Stop::value("ctx.tis_lst_sz")),
+    };
     let pd = firmware.need(Kind::Pd, wq.pd(), call.uid, "ctx.wq.pd")?;
     let uar = firmware.need(Kind::Uar, wq.uar_page(), call.uid, "ctx.wq.uar_page")?;
     ensure(
@@ -152,15 +160,17 @@ fn create(firmware: &mut Firmware, input: &CreateSqIn, call: &Call<'_>) -> Answe
         doorbell_record: wq.dbr_addr(),
         uar: wq.uar_page(),
         cqn: context.cqn(),
+        transmits: tis.is_some(),
         pd: wq.pd(),
         inline,
         flush_in_error: context.flush_in_error_en(),
         user_index: context.user_index(),
         state: QueueState::Reset,
     })?;
+    let uses = [cq, pd, uar].into_iter().chain(tis).collect();
     firmware
         .objects
-        .create((Kind::Sq, sqn.into()), call.uid, vec![cq, tis, pd, uar]);
+        .create((Kind::Sq, sqn.into()), call.uid, uses);
     firmware.sqs.insert(sqn, Sq { context, ring });
     let mut out = CreateSqOut::zeroed();
     out.set_sqn(sqn)

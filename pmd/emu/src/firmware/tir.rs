@@ -22,6 +22,7 @@ const FIELD_SOURCE_IP: u32 = 1 << 0;
 const FIELD_DESTINATION_IP: u32 = 1 << 1;
 const FIELD_SOURCE_PORT: u32 = 1 << 2;
 const FIELD_DESTINATION_PORT: u32 = 1 << 3;
+const FIELD_SPI: u32 = 1 << 4;
 
 /// Receive queues in a table, with nothing else.
 const LIST_OF_RQS: u8 = 0;
@@ -82,8 +83,12 @@ fn hash(context: &Tirc) -> Result<Hash, Stop> {
     let select = context.rx_hash_field_selector_outer();
     let bits = select.selected_fields();
     let path = "ctx.rx_hash_field_selector_outer.selected_fields";
-    let known = FIELD_SOURCE_IP | FIELD_DESTINATION_IP | FIELD_SOURCE_PORT | FIELD_DESTINATION_PORT;
+    let ports = FIELD_SOURCE_PORT | FIELD_DESTINATION_PORT;
+    let known = FIELD_SOURCE_IP | FIELD_DESTINATION_IP | ports | FIELD_SPI;
     ensure(bits & !known == 0, Stop::field(Reason::NotOffered, path))?;
+    // No packet has both.
+    let both = bits & ports != 0 && bits & FIELD_SPI != 0;
+    ensure(!both, Stop::value(path))?;
     let fields = HashFields {
         ipv6: select.l3_prot_type(),
         udp: select.l4_prot_type(),
@@ -91,6 +96,7 @@ fn hash(context: &Tirc) -> Result<Hash, Stop> {
         destination_ip: bits & FIELD_DESTINATION_IP != 0,
         source_port: bits & FIELD_SOURCE_PORT != 0,
         destination_port: bits & FIELD_DESTINATION_PORT != 0,
+        spi: bits & FIELD_SPI != 0,
     };
     let symmetric = context.rx_hash_symmetric();
     match context.rx_hash_fn() {

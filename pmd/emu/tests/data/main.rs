@@ -8,6 +8,7 @@ mod doorbell;
 mod joint;
 mod memory;
 mod mixes;
+mod moderation;
 mod queues;
 mod receive;
 mod rig;

@@ -243,6 +243,7 @@ impl Side {
             doorbell_record,
             uar: UAR,
             overrun_ignore: false,
+            moderation: Moderation::default(),
         };
         change(&mut spec);
         // As drivers leave entries that the device has not written.
@@ -273,6 +274,7 @@ impl Side {
             doorbell_record,
             uar: UAR,
             cqn: cq.spec.cqn,
+            transmits: true,
             pd: PD,
             inline: InlineMode::None,
             flush_in_error: true,

@@ -497,6 +497,7 @@ fn the_hash_picks_the_queue_and_is_told() {
         destination_ip: true,
         source_port: true,
         destination_port: true,
+        spi: false,
     };
     let hash = Hash::Toeplitz {
         fields,

@@ -27,7 +27,8 @@ pub fn cases() -> Vec<Case> {
                 value("ctx.indirect_table", 1),
                 value("ctx.rx_hash_fn", 7),
                 absent("ctx.transport_domain", NOTHING),
-                offered("ctx.rx_hash_field_selector_outer.selected_fields", 0x10),
+                offered("ctx.rx_hash_field_selector_outer.selected_fields", 0x20),
+                value("ctx.rx_hash_field_selector_outer.selected_fields", 0x14),
             ],
             &[
                 "ctx.self_lb_block",
@@ -51,7 +52,8 @@ pub fn cases() -> Vec<Case> {
                 value("bitmask.hash", 0),
                 value("ctx.rx_hash_symmetric", 1),
                 value("ctx.rx_hash_fn", 7),
-                offered("ctx.rx_hash_field_selector_outer.selected_fields", 0x10),
+                offered("ctx.rx_hash_field_selector_outer.selected_fields", 0x20),
+                value("ctx.rx_hash_field_selector_outer.selected_fields", 0x14),
             ],
             &[
                 "bitmask.self_lb_en",

@@ -167,8 +167,37 @@ pub fn cases() -> Vec<Case> {
                     Reason::BadAddress,
                 ),
                 address("cq_context.dbr_addr"),
+                value("cq_context.cq_period_mode", 2),
             ],
-            &["cq_context.oi"],
+            &[
+                "cq_context.oi",
+                "cq_context.cq_period",
+                "cq_context.cq_max_count",
+            ],
+        ),
+        case(
+            Opcode::MODIFY_CQ,
+            |world| {
+                let mut input = ModifyCq::request();
+                input.set_cqn(world.cqn).unwrap();
+                input.set_field_select(CqFields::CQ_PERIOD.0 | CqFields::CQ_MAX_COUNT.0);
+                let mut context = Cqc::zeroed();
+                context.set_cq_period(16).unwrap();
+                context.set_cq_max_count(32);
+                input.set_cq_context(context);
+                input.as_bytes().to_vec()
+            },
+            &[
+                absent("cqn", NOTHING),
+                value("field_select", 0),
+                offered("field_select", CqFields::C_EQN.0.into()),
+            ],
+            &[
+                "cq_context.oi",
+                "cq_context.cq_period_mode",
+                "cq_context.cq_period",
+                "cq_context.cq_max_count",
+            ],
         ),
         case(
             Opcode::QUERY_CQ,

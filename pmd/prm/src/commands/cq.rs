@@ -81,7 +81,7 @@ layout! {
         uid set_uid: u16 @ 0x10 +16;
         op_mod set_op_mod: u16 @ 0x30 +16;
         cqn set_cqn: u32 @ 0x48 +24;
-        /// Which fields of the context apply: bit 0 period, bit 1 count, bit 2 overrun ignore.
+        /// Which fields of the context apply: [`CqFields`].
         field_select set_field_select: u32 @ 0x60 +32
             as "modify_field_select_resize_field_select";
         cq_context set_cq_context: Cqc @ 0x80;
@@ -150,5 +150,6 @@ open_enum! {
         CQ_MAX_COUNT = 0x2;
         OI = 0x4;
         C_EQN = 0x8;
+        CQ_PERIOD_MODE = 0x10 as "MLX5_CQ_MODIFY_PERIOD_MODE";
     }
 }
