@@ -99,6 +99,16 @@ pub enum BusError {
         /// The function's name.
         name: String,
     },
+    /// Nobody can be reached at a socket's path.
+    #[error("no device at {path}: {source}; {remedy}", path = .path.display())]
+    Unreachable {
+        /// The path.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: std::io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The other process is gone or talks nonsense.
     #[error("the device's process does not answer ({what}): {source}")]
     Peer {
