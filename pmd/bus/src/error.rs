@@ -125,6 +125,62 @@ pub enum BusError {
         /// Its answer.
         reason: String,
     },
+    /// No PCI function has this address.
+    #[error(
+        "there is no PCI function {address}; lspci -D -d 15b3: lists the adapters that are here"
+    )]
+    NoFunction {
+        /// The address.
+        address: String,
+    },
+    /// A function that another driver has.
+    #[error(
+        "{address} is bound to {driver}, not to vfio-pci; scripts/host bind {address} changes that (its network interface disappears meanwhile)"
+    )]
+    NotBound {
+        /// The address.
+        address: String,
+        /// The driver, or that there is none.
+        driver: String,
+    },
+    /// A function that no IOMMU stands before.
+    #[error(
+        "{address} is in no IOMMU group; switch VT-d or AMD-Vi on in the BIOS and boot Linux with intel_iommu=on (or amd_iommu=on)"
+    )]
+    NoIommu {
+        /// The address.
+        address: String,
+    },
+    /// A group that holds functions of other drivers.
+    #[error(
+        "IOMMU group {group} cannot be given to user space while it holds {culprits}; bind those to vfio-pci too, or unbind them"
+    )]
+    GroupNotViable {
+        /// The group's number.
+        group: u32,
+        /// Addresses and drivers.
+        culprits: String,
+    },
+    /// More memory than this user may lock.
+    #[error(
+        "mapping {len} bytes for the device passes the limit of {limit} bytes of locked memory; raise it (ulimit -l unlimited, or memlock in /etc/security/limits.conf)"
+    )]
+    LockedMemory {
+        /// Bytes of this mapping.
+        len: u64,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The kernel refused a request about a VFIO device.
+    #[error("{what}: {source}; {remedy}")]
+    Vfio {
+        /// What was being done.
+        what: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// The operating system refused something.
     #[error("{what}: {source}")]
     Os {

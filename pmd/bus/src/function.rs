@@ -74,4 +74,10 @@ pub trait Function: Send + Sync {
     /// # Errors
     /// The backing's refusal.
     fn reset(&self) -> Result<(), BusError>;
+
+    /// Raised when the platform wants the function back (it is being unbound, or pulled): whoever
+    /// has it should close it soon. `None` where no platform can say so.
+    fn removal(&self) -> Option<Interrupt> {
+        None
+    }
 }

@@ -10,7 +10,7 @@
 //! | [`local`]: the device model lives in this process | shared memory, or a call | [`HostMemory`] tables | eventfds |
 //! | [`process`]: the device model lives in another process | shared memory, or a message | messages that carry memory fds | eventfds, passed once |
 //! | [`vfio_user`]: the device model lives in another process, behind a standard protocol | sparse mapped areas, or a message | messages that carry memory fds | eventfds |
-//! | vfio (to come) | mapped BAR | the kernel's IOMMU | eventfds |
+//! | [`vfio`]: an adapter bound to vfio-pci | mapped BAR | the kernel's IOMMU | eventfds |
 //!
 //! Only bytes in mapped memory, register loads and stores, and interrupts cross a backing. No
 //! type of either side does.
@@ -38,6 +38,7 @@ mod iova;
 pub mod local;
 pub mod process;
 mod registers;
+pub mod vfio;
 pub mod vfio_user;
 
 pub use device::{Device, Host, MappedWindow};
