@@ -1,0 +1,299 @@
+//! `scripts/host` against machines made of files: what it says, what it refuses, what it would do.
+//! That binding works is shown where there is a kernel to bind with.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed step is a failed test
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A machine: `sys`, `proc` and `dev` folders that vanish with it.
+struct Machine(PathBuf);
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+impl Machine {
+    fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = std::env::temp_dir().join(format!("pollux-host-{}-{next}", std::process::id()));
+        let machine = Self(root);
+        machine.write("proc/net/route", "Iface Destination Gateway\n");
+        machine.write("dev/vfio/vfio", "");
+        machine.write("sys/class/iommu/dmar0/name", "");
+        machine.folder("sys/bus/pci/drivers/vfio-pci");
+        machine.folder("sys/class/net");
+        let pages = "sys/devices/system/node/node0/hugepages/hugepages-2048kB";
+        machine.write(&format!("{pages}/nr_hugepages"), "512\n");
+        machine.write(&format!("{pages}/free_hugepages"), "500\n");
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn folder(&self, name: &str) {
+        std::fs::create_dir_all(self.path(name)).unwrap();
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// An adapter's function in a group, with a driver and, under the kernel's, an interface.
+    fn adapter(&self, address: &str, group: u32, driver: &str, net: &str) {
+        let folder = format!("sys/bus/pci/devices/{address}");
+        for (file, text) in [
+            ("vendor", "0x15b3"),
+            ("device", "0x1017"),
+            ("class", "0x020000"),
+            ("numa_node", "0"),
+        ] {
+            self.write(&format!("{folder}/{file}"), &format!("{text}\n"));
+        }
+        let members = format!("sys/kernel/iommu_groups/{group}/devices");
+        self.folder(&members);
+        let own = self.path(&folder);
+        symlink(&own, self.path(&members).join(address)).unwrap();
+        symlink(
+            self.path(&format!("sys/kernel/iommu_groups/{group}")),
+            own.join("iommu_group"),
+        )
+        .unwrap();
+        if !driver.is_empty() {
+            let place = format!("sys/bus/pci/drivers/{driver}");
+            self.folder(&place);
+            symlink(self.path(&place), own.join("driver")).unwrap();
+        }
+        if !net.is_empty() {
+            self.write(&format!("{folder}/net/{net}/operstate"), "up\n");
+            self.write(&format!("{folder}/net/{net}/speed"), "100000\n");
+            self.write(
+                &format!("{folder}/infiniband/mlx5_0/fw_ver"),
+                "16.35.4030\n",
+            );
+            let layer = format!("{folder}/infiniband/mlx5_0/ports/1/link_layer");
+            self.write(&layer, "Ethernet\n");
+        }
+    }
+
+    fn host(&self, words: &[&str]) -> Output {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/host");
+        Command::new(script)
+            .args(words)
+            .env("POLLUX_SYSFS", self.path("sys"))
+            .env("POLLUX_PROCFS", self.path("proc"))
+            .env("POLLUX_DEVFS", self.path("dev"))
+            .env_remove("SSH_CONNECTION")
+            .output()
+            .unwrap()
+    }
+
+    fn says(&self, words: &[&str], status: i32) -> String {
+        let output = self.host(words);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {text}");
+        text
+    }
+}
+
+#[test]
+fn a_prepared_machine_is_ready() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "vfio-pci", "");
+    machine.write("dev/vfio/26", "");
+    let text = machine.says(&["check"], 0);
+    for words in [
+        "IOMMU: on",
+        "500 of 512 free",
+        "ConnectX-5",
+        "driver: vfio-pci",
+        "group: 26, 1 member",
+        "NUMA node: 0",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(text.ends_with("ready\n"), "{text}");
+}
+
+#[test]
+fn what_is_missing_is_said_with_the_remedy() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    machine.adapter("0000:3b:00.1", 26, "mlx5_core", "");
+    std::fs::remove_dir_all(machine.path("sys/class/iommu")).unwrap();
+    std::fs::remove_file(machine.path("dev/vfio/vfio")).unwrap();
+    std::fs::remove_dir_all(machine.path("sys/devices")).unwrap();
+    let text = machine.says(&["check", "3b:00.0"], 1);
+    for words in [
+        "TO DO IOMMU: off",
+        "intel_iommu=on",
+        "modprobe vfio-pci",
+        "scripts/host hugepages",
+        "scripts/host bind 0000:3b:00.0",
+        "also holds 0000:3b:00.1 (mlx5_core)",
+        "firmware: 16.35.4030",
+        "port type: Ethernet",
+        "link: up, 100000 Mb/s (eth0)",
+        "5 thing(s) to do",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
+fn an_infiniband_port_and_a_dead_link_are_named() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    let folder = "sys/bus/pci/devices/0000:3b:00.0";
+    machine.write(
+        &format!("{folder}/infiniband/mlx5_0/ports/1/link_layer"),
+        "InfiniBand\n",
+    );
+    machine.write(&format!("{folder}/net/eth0/operstate"), "down\n");
+    machine.write(
+        "sys/kernel/security/lockdown",
+        "none [integrity] confidentiality\n",
+    );
+    let text = machine.says(&["check"], 1);
+    assert!(text.contains("LINK_TYPE_P1=2"), "{text}");
+    assert!(text.contains("TO DO 0000:3b:00.0 link: down"), "{text}");
+    assert!(text.contains("lockdown (integrity"), "{text}");
+}
+
+#[test]
+fn the_way_in_is_not_taken_away() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    // A VLAN on a bond on the adapter carries the default route.
+    machine.folder("sys/class/net/bond0.7/lower_bond0");
+    machine.folder("sys/class/net/bond0/lower_eth0");
+    machine.write(
+        "proc/net/route",
+        "Iface Destination Gateway\nbond0.7 00000000 0102A8C0 0003\neth9 0000A8C0 00000000 0001\n",
+    );
+    let text = machine.says(&["bind", "3b:00.0"], 1);
+    assert!(text.contains("eth0") && text.contains("--force"), "{text}");
+    let forced = machine.says(&["bind", "3b:00.0", "--force", "--dry-run"], 0);
+    assert!(forced.contains("echo vfio-pci >"), "{forced}");
+    // The same over IPv6, on the interface itself.
+    machine.write("proc/net/route", "Iface Destination Gateway\n");
+    let zeros = "00000000000000000000000000000000";
+    machine.write(
+        "proc/net/ipv6_route",
+        &format!("{zeros} 00 {zeros} 00 fe80 00000400 1 0 00000003 eth0\n"),
+    );
+    machine.says(&["bind", "3b:00.0"], 1);
+    machine.write(
+        "proc/net/ipv6_route",
+        &format!("{zeros} 00 {zeros} 00 {zeros} ffffffff 1 0 00200200 lo\n"),
+    );
+    machine.says(&["bind", "3b:00.0", "--dry-run"], 0);
+}
+
+#[test]
+fn a_dry_run_says_every_step_and_does_none() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    let text = machine.says(&["bind", "3b:00.0", "--dry-run", "--owner", "alice"], 0);
+    let order: Vec<usize> = [
+        "driver_override",
+        "driver/unbind",
+        "drivers_probe",
+        "chown alice",
+        "undo: scripts/host unbind 0000:3b:00.0",
+    ]
+    .iter()
+    .map(|words| {
+        text.find(words)
+            .unwrap_or_else(|| panic!("{words}: {text}"))
+    })
+    .collect();
+    assert!(order.is_sorted(), "{text}");
+    let own = machine.path("sys/bus/pci/devices/0000:3b:00.0");
+    assert!(!own.join("driver_override").exists());
+    let back = machine.says(&["unbind", "3b:00.0", "--dry-run"], 0);
+    assert!(back.contains("has mlx5_core already"), "{back}");
+}
+
+#[test]
+fn virtual_functions_keep_their_parent() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    machine.write("sys/bus/pci/devices/0000:3b:00.0/sriov_numvfs", "4\n");
+    let text = machine.says(&["bind", "3b:00.0"], 1);
+    assert!(text.contains("4 virtual functions"), "{text}");
+}
+
+#[test]
+fn a_binding_that_does_not_happen_is_taken_back() {
+    // Nobody acts on the files, as when the kernel refuses.
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    let text = machine.says(&["bind", "3b:00.0"], 1);
+    assert!(
+        text.contains("did not go to vfio-pci") && text.contains("mlx5_core"),
+        "{text}"
+    );
+    let over = machine.path("sys/bus/pci/devices/0000:3b:00.0/driver_override");
+    assert_eq!(
+        std::fs::read_to_string(over).unwrap(),
+        "\n",
+        "the override is empty again"
+    );
+}
+
+#[test]
+fn hugepages_are_set_read_back_and_undone() {
+    let machine = Machine::new();
+    let file = "sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+    let text = machine.says(&["hugepages", "100", "--node", "0"], 0);
+    assert!(text.contains("512 before, 100 now"), "{text}");
+    assert!(
+        text.contains("undo: scripts/host hugepages 512 --size 2M --node 0"),
+        "{text}"
+    );
+    assert_eq!(
+        std::fs::read_to_string(machine.path(file)).unwrap(),
+        "100\n"
+    );
+    let text = machine.says(&["hugepages", "7", "--node", "0", "--dry-run"], 0);
+    assert!(text.contains("would write"), "{text}");
+    assert_eq!(
+        std::fs::read_to_string(machine.path(file)).unwrap(),
+        "100\n"
+    );
+    machine.write("sys/devices/system/node/online", "0\n");
+    let text = machine.says(&["hugepages", "7", "--node", "3"], 1);
+    assert!(
+        text.contains("no NUMA node 3") && text.contains("here are: 0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn misuse_is_one_line_and_status_2() {
+    let machine = Machine::new();
+    for (words, part) in [
+        (&["bind"][..], "needs the address"),
+        (&["bind", "eth0"], "eth0 is no PCI address"),
+        (&["hugepages", "many"], "a number"),
+        (&["hugepages", "1", "--size", "4M"], "2M, 1G"),
+        (&["check", "--fast"], "--fast"),
+        (&["take"], "take"),
+    ] {
+        let text = machine.says(words, 2);
+        assert!(text.contains(part), "{words:?}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    let text = machine.says(&["bind", "ff:00.0"], 1);
+    assert!(text.contains("no PCI function 0000:ff:00.0"), "{text}");
+}
