@@ -441,3 +441,27 @@ fn statistics_do_not_wrap_and_can_be_reset_at_any_time() {
     firmware.no_script();
     close(&firmware, &port);
 }
+
+#[test]
+fn an_emulated_board_shows_over_a_bus_that_is_real() {
+    for (board, emulated) in [
+        ("PLX_0000000359", true),
+        ("MT_0000000359", false),
+        ("", false),
+    ] {
+        let firmware = Firmware::new();
+        firmware.state.lock().unwrap().emulated = false;
+        firmware.script(move |c| match c.opcode {
+            // QUERY_ADAPTER: the board's name is the last 16 of 256 bytes behind the header.
+            0x101 => {
+                let mut answer = vec![0; 16 + 256];
+                answer[256..256 + board.len()].copy_from_slice(board.as_bytes());
+                Verdict::Answer(answer)
+            }
+            _ => Verdict::Do,
+        });
+        let port = open(&firmware);
+        assert_eq!(port.info().board, board);
+        assert_eq!(port.info().identity.emulated, emulated, "{board:?}");
+    }
+}

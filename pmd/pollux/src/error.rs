@@ -25,6 +25,14 @@ pub enum Error {
         /// What it names.
         what: &'static str,
     },
+    /// A device that is not there, or does not let itself be reached.
+    #[error("device {given:?}: {source}")]
+    Unreached {
+        /// The string.
+        given: String,
+        /// Why not.
+        source: Box<BusError>,
+    },
     /// No device was named, and the choice is not ours.
     #[error(
         "no device named, and {found} bound to vfio-pci; name one of them, or emu: for a software adapter"
@@ -123,6 +131,7 @@ impl Error {
             | Self::Driver(pollux_mlx5::Error::Setting { .. }) => true,
             #[cfg(feature = "emu")]
             Self::Emulator { .. } => true,
+            Self::Unreached { source, .. } => matches!(**source, BusError::Unreachable { .. }),
             _ => false,
         }
     }

@@ -6,7 +6,7 @@
 
 use crate::lcore::{EmulatorPlace, Lcores, default_cpus};
 use crate::{Config, DeviceSpec, Error, Lcore, LcoreHandle, MemoryConfig, Port, device};
-use pollux_bus::Function;
+use pollux_bus::{Function, vfio_user};
 use pollux_mempool::{
     NodeId, PageChoice, PageSize, Pool, PoolConfig, Segment, lcore as slots, topology,
 };
@@ -321,7 +321,11 @@ impl Found {
         match spec {
             DeviceSpec::Emulated(settings) => self.emulate(text, settings, allowed, lcores),
             DeviceSpec::Pci { .. } => Err(unreachable("an adapter bound to vfio-pci")),
-            DeviceSpec::VfioUser { .. } => Err(unreachable("a device behind a vfio-user socket")),
+            DeviceSpec::VfioUser { path, settings } => {
+                self.functions
+                    .push(vfio_user_function(text, path, settings)?);
+                Ok(())
+            }
         }
     }
 
@@ -361,6 +365,39 @@ impl Found {
             reason: "this build has no emulator; build it with the feature `emu`".into(),
         })
     }
+}
+
+/// PCI vendor id of all mlx5 adapters.
+const MELLANOX: u16 = 0x15b3;
+
+/// The function behind a vfio-user socket.
+fn vfio_user_function(
+    text: &str,
+    path: &str,
+    settings: &[crate::Setting],
+) -> Result<Arc<dyn Function>, Error> {
+    let bad = |reason| Error::Device {
+        given: text.to_owned(),
+        reason,
+    };
+    if let Some(setting) = settings.first() {
+        return Err(bad(format!(
+            "{} is no setting of a device behind a socket, it has none; set it where the device is served",
+            setting.key
+        )));
+    }
+    let function = vfio_user::connect(path).map_err(|source| Error::Unreached {
+        given: text.to_owned(),
+        source: Box::new(source),
+    })?;
+    let identity = function.identity();
+    if identity.vendor != MELLANOX {
+        return Err(bad(format!(
+            "the device there is {:04x}:{:04x}, no mlx5 adapter (vendor {MELLANOX:04x}); name another socket",
+            identity.vendor, identity.device
+        )));
+    }
+    Ok(function)
 }
 
 fn open_port(

@@ -19,6 +19,9 @@ use super::CloseReport;
 const MIN_DESCRIPTORS: usize = 32;
 /// Most: queues count modulo 2^16.
 const MAX_DESCRIPTORS: usize = 1 << 15;
+/// How the board of every emulated model is named (PSID).
+const EMULATED_BOARD: &str = "PLX_";
+
 /// Most queues of a kind that a port offers, whatever the adapter has.
 const MAX_QUEUES: usize = 1024;
 
@@ -88,8 +91,11 @@ impl State {
             max: largest.min(MAX_DESCRIPTORS),
         };
         let max_indirections = power(general.log_max_rqt_size());
+        let mut identity = device.function.identity().clone();
+        // Behind a bus that is real (a guest's) an emulator shows by its board's name only.
+        identity.emulated |= device.psid.starts_with(EMULATED_BOARD);
         let info = PortInfo {
-            identity: device.function.identity().clone(),
+            identity,
             number: options.number,
             model: model(device.function.identity().device),
             firmware: device.firmware,

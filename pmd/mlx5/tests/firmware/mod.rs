@@ -82,6 +82,8 @@ pub struct State {
     /// Interrupts go nowhere.
     pub deaf: bool,
     pub resets: usize,
+    /// The bus says that a program plays the device.
+    pub emulated: bool,
 }
 
 /// The device.
@@ -118,6 +120,7 @@ impl Firmware {
                 link_up: true,
                 deaf: false,
                 resets: 0,
+                emulated: true,
             }),
             engine: Mutex::new(None),
             uars: Segment::map(&request).unwrap(),
@@ -178,7 +181,7 @@ impl Device for Handle {
             name: "fake0".into(),
             vendor: 0x15b3,
             device: 0x1017,
-            emulated: true,
+            emulated: self.0.state.lock().unwrap().emulated,
             node: None,
         }
     }
