@@ -146,6 +146,46 @@ impl HostMemory {
         wait_for(&readers, generation, iova, len)
     }
 
+    /// Removes all mappings that lie wholly in `first`..=`last`, none or many, and waits as
+    /// [`unmap`](Self::unmap) does. What was removed is handed back: first address and memory.
+    ///
+    /// # Errors
+    /// [`BusError::NotMapped`] when the range cuts through a mapping, nothing is removed then;
+    /// [`BusError::NotQuiescent`] as with [`unmap`](Self::unmap).
+    pub fn unmap_within(&self, first: u64, last: u64) -> Result<Vec<(Iova, Window)>, BusError> {
+        let len = last.saturating_sub(first).saturating_add(1);
+        let iova = Iova(first);
+        let (removed, generation, readers) = {
+            let mut tables = self.lock();
+            let cut = |entry: Option<&(u64, Window)>, at: u64| {
+                entry.is_some_and(|(start, window)| *start < at && at - start < window.len() as u64)
+            };
+            let entries = &tables.mapped.entries;
+            let from = entries.partition_point(|(start, _)| *start < first);
+            let to = entries.partition_point(|(start, _)| *start <= last);
+            let cut_before = cut(from.checked_sub(1).and_then(|at| entries.get(at)), first);
+            let end = last.checked_add(1);
+            let cut_after =
+                end.is_some_and(|end| cut(to.checked_sub(1).and_then(|at| entries.get(at)), end));
+            if cut_before || cut_after {
+                return Err(BusError::NotMapped { iova, len });
+            }
+            if from >= to {
+                return Ok(Vec::new());
+            }
+            let mut next = Table::clone(&tables.mapped);
+            let removed: Vec<(Iova, Window)> = next
+                .entries
+                .drain(from..to)
+                .map(|(start, window)| (Iova(start), window))
+                .collect();
+            let (generation, readers) = self.publish(&mut tables, next);
+            (removed, generation, readers)
+        };
+        wait_for(&readers, generation, iova, len)?;
+        Ok(removed)
+    }
+
     /// Removes every mapping, waiting as [`unmap`](Self::unmap) does.
     ///
     /// # Errors

@@ -5,8 +5,10 @@ use crate::BusError;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 /// One interrupt vector as the driver holds it. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -27,12 +29,23 @@ impl Interrupt {
         })
     }
 
-    /// A vector from an eventfd that somebody else made. Another kind of descriptor shows as raises
-    /// that fail or go nowhere.
+    /// A vector from an eventfd that somebody else made.
     ///
     /// # Errors
-    /// [`BusError::Os`] when it cannot be made non-blocking: a raise must not stop its thread.
+    /// [`BusError::Refused`] for a descriptor of another kind: a store into it could do anything,
+    /// such as never return. [`BusError::Os`] when it cannot be made non-blocking.
     pub fn from_fd(fd: OwnedFd) -> Result<Self, BusError> {
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let kind = std::fs::read_link(&link).map_err(|source| BusError::Os {
+            what: "the kind of a descriptor (/proc/self/fd)",
+            source,
+        })?;
+        if kind != Path::new("anon_inode:[eventfd]") {
+            return Err(BusError::Refused {
+                what: "an interrupt",
+                reason: format!("{} is no eventfd", kind.display()),
+            });
+        }
         fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(BusError::os("O_NONBLOCK"))?;
         Ok(Self { fd: Arc::new(fd) })
     }
@@ -61,26 +74,47 @@ impl AsFd for Interrupt {
     }
 }
 
+/// One line of the device's side.
+#[derive(Debug, Default)]
+struct Line {
+    interrupt: Option<Interrupt>,
+    /// Raised while nothing was joined.
+    latched: AtomicBool,
+}
+
 /// The device's side: as many lines as it has vectors, each joined to an eventfd or to nothing.
 #[derive(Debug)]
 pub struct InterruptLines {
-    lines: RwLock<Vec<Option<Interrupt>>>,
+    lines: RwLock<Vec<Line>>,
+    latching: bool,
 }
 
 impl InterruptLines {
-    /// `vectors` lines, none joined.
+    /// `vectors` lines, none joined. A raise of a line that is joined to nothing is lost.
     pub fn new(vectors: usize) -> Self {
+        let lines = (0..vectors).map(|_| Line::default()).collect();
         Self {
-            lines: RwLock::new(vec![None; vectors]),
+            lines: RwLock::new(lines),
+            latching: false,
         }
+    }
+
+    /// As [`new`](Self::new), but such a raise is kept and made when the line is joined: for
+    /// backings whose driver takes all lines away for a moment when it adds one.
+    pub fn latching(vectors: usize) -> Self {
+        Self {
+            latching: true,
+            ..Self::new(vectors)
+        }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Line>> {
+        self.lines.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Number of vectors.
     pub fn len(&self) -> usize {
-        self.lines
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        self.read().len()
     }
 
     /// Whether the device has no vector at all.
@@ -88,24 +122,48 @@ impl InterruptLines {
         self.len() == 0
     }
 
-    /// Joins `vector` to an eventfd, or to nothing; false when there is no such vector.
+    /// Joins `vector` to an eventfd, or to nothing; false when there is no such vector. A raise
+    /// that was kept is made now.
     pub fn join(&self, vector: usize, interrupt: Option<Interrupt>) -> bool {
         let mut lines = self.lines.write().unwrap_or_else(PoisonError::into_inner);
-        match lines.get_mut(vector) {
-            Some(line) => {
-                *line = interrupt;
-                true
+        let Some(line) = lines.get_mut(vector) else {
+            return false;
+        };
+        if let Some(interrupt) = &interrupt {
+            if std::mem::take(line.latched.get_mut()) {
+                interrupt.raise();
             }
-            None => false,
+        }
+        line.interrupt = interrupt;
+        true
+    }
+
+    /// Whether a raise of `vector` is kept.
+    pub fn is_latched(&self, vector: usize) -> bool {
+        let lines = self.read();
+        let line = lines.get(vector);
+        line.is_some_and(|line| line.latched.load(Ordering::Acquire))
+    }
+
+    /// Forgets all raises that were kept.
+    pub fn forget_latched(&self) {
+        for line in self.read().iter() {
+            line.latched.store(false, Ordering::Release);
         }
     }
 
-    /// Raises `vector`; false when nothing listens there.
+    /// Raises `vector`; false when nothing listens there, now or later.
     pub fn raise(&self, vector: usize) -> bool {
-        let lines = self.lines.read().unwrap_or_else(PoisonError::into_inner);
-        lines
-            .get(vector)
-            .and_then(Option::as_ref)
-            .is_some_and(Interrupt::raise)
+        let lines = self.read();
+        let Some(line) = lines.get(vector) else {
+            return false;
+        };
+        match &line.interrupt {
+            Some(interrupt) => interrupt.raise(),
+            None => {
+                line.latched.store(self.latching, Ordering::Release);
+                self.latching
+            }
+        }
     }
 }

@@ -38,10 +38,11 @@ mod iova;
 pub mod local;
 pub mod process;
 mod registers;
+mod rights;
 pub mod vfio;
 pub mod vfio_user;
 
-pub use device::{Device, Host, MappedWindow};
+pub use device::{Device, Host, MappedWindow, PciIdentity};
 pub use domain::{DmaDomain, DmaLimits, DmaMapping, DmaSpace, NATURAL};
 pub use error::BusError;
 pub use function::{Function, Identity};

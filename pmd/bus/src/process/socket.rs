@@ -1,16 +1,15 @@
 //! The socket: whole messages with descriptors, each with a deadline.
 
 use super::message::{FDS, Message};
-use crate::BusError;
-use nix::cmsg_space;
+use crate::{BusError, rights};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, getsockopt,
-    recvmsg, sendmsg, socketpair, sockopt,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, getsockopt, sendmsg, socketpair,
+    sockopt,
 };
-use std::io::{Error, ErrorKind, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{Error, ErrorKind, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -80,38 +79,34 @@ impl Socket {
         &self,
         deadline: Option<Instant>,
     ) -> Result<Option<(Message, Vec<OwnedFd>)>, Error> {
-        let mut control = cmsg_space!([RawFd; FDS]);
         // One byte more than a message, so that a longer one shows.
         let mut bytes = [0; size_of::<Message>() + 1];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
-        let (length, truncated, fds) = loop {
-            let mut slices = [IoSliceMut::new(&mut bytes)];
-            let fd = self.fd.as_raw_fd();
-            match recvmsg::<()>(fd, &mut slices, Some(&mut control), flags) {
-                Ok(got) => {
-                    let mut fds = Vec::new();
-                    for part in got.cmsgs()? {
-                        if let ControlMessageOwned::ScmRights(raw) = part {
-                            fds.extend(raw.into_iter().map(own));
-                        }
-                    }
-                    let cut = MsgFlags::MSG_CTRUNC | MsgFlags::MSG_TRUNC;
-                    break (got.bytes, got.flags.intersects(cut), fds);
-                }
-                Err(Errno::EAGAIN) => self.wait(PollFlags::POLLIN, deadline)?,
-                Err(Errno::EINTR) => {}
-                Err(Errno::ECONNRESET) => return Ok(None),
-                Err(other) => return Err(other.into()),
+        let got = loop {
+            match rights::receive(self.fd.as_fd(), &mut bytes) {
+                Ok(got) => break got,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => self.wait(PollFlags::POLLIN, deadline)?,
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::ConnectionReset => return Ok(None),
+                    _ => return Err(error),
+                },
             }
         };
+        let (length, fds) = (got.len, got.fds);
         if length == 0 && fds.is_empty() {
             return Ok(None);
         }
         let nonsense = |what: String| Error::new(ErrorKind::InvalidData, what);
-        if truncated || length != size_of::<Message>() {
+        if got.cut || length != size_of::<Message>() {
             let want = size_of::<Message>();
             return Err(nonsense(format!(
                 "a message of {length} bytes, {want} expected"
+            )));
+        }
+        if fds.len() > FDS {
+            return Err(nonsense(format!(
+                "{} descriptors with a message, at most {FDS}",
+                fds.len()
             )));
         }
         let message = Message::read_from_prefix(&bytes)
@@ -151,12 +146,4 @@ impl Socket {
             Err(other) => Err(other.into()),
         }
     }
-}
-
-/// Takes a descriptor that came with a message.
-#[allow(unsafe_code)] // nix hands received descriptors over as plain numbers
-fn own(raw: RawFd) -> OwnedFd {
-    // SAFETY: the kernel made this descriptor for us while receiving the message, nobody else
-    // knows its number, and each number is turned into an owner exactly once.
-    unsafe { OwnedFd::from_raw_fd(raw) }
 }

@@ -1,0 +1,151 @@
+//! The client's memory: each file mapped once, ranges of it entered in the [`HostMemory`] table.
+//!
+//! A guest kernel behind a virtual IOMMU maps and unmaps single pages, thousands of them, all from
+//! a few files that are its RAM. So a file is mapped whole when it is first seen, known by device
+//! and inode, and let go with its last range. Descriptors are not kept.
+//!
+//! A file that its owner can shrink would end this process with SIGBUS at the next access. Only
+//! files that are sealed against that are taken ([`Trust::Sealed`]), unless whoever runs the server
+//! trusts its clients.
+
+use crate::{BusError, HostMemory, Iova};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::stat::fstat;
+use pollux_mempool::Segment;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Ranges that a client may have mapped at once, as many as a host's IOMMU takes by default.
+pub const MAX_RANGES: usize = 65_535;
+
+/// Files that may be mapped at once.
+const MAX_FILES: usize = 256;
+
+/// Which memory of a client is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// Memory files sealed against shrinking, as QEMU's `memory-backend-memfd` makes them.
+    #[default]
+    Sealed,
+    /// Any file. A client that shrinks one ends the server.
+    Anything,
+}
+
+/// Device and inode of a file.
+type Key = (u64, u64);
+
+struct MappedFile {
+    segment: Segment,
+    ranges: usize,
+}
+
+/// What a client has mapped.
+pub(super) struct GuestMemory {
+    table: Arc<HostMemory>,
+    trust: Trust,
+    files: HashMap<Key, MappedFile>,
+    /// The file of each range, by its first device address.
+    owners: HashMap<u64, Key>,
+}
+
+fn refused(reason: impl Into<String>) -> BusError {
+    BusError::Refused {
+        what: "a mapping",
+        reason: reason.into(),
+    }
+}
+
+impl GuestMemory {
+    pub fn new(table: Arc<HostMemory>, trust: Trust) -> Self {
+        Self {
+            table,
+            trust,
+            files: HashMap::new(),
+            owners: HashMap::new(),
+        }
+    }
+
+    /// Files that are mapped.
+    pub fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Makes `len` bytes from `offset` of the file visible at `iova`.
+    ///
+    /// # Errors
+    /// [`BusError::Overlap`], [`BusError::MapLimit`], [`BusError::Memory`] when the file is too
+    /// short, [`BusError::Refused`] for a file that is not taken.
+    pub fn map(&mut self, iova: u64, len: u64, offset: u64, fd: OwnedFd) -> Result<(), BusError> {
+        if self.owners.len() >= MAX_RANGES {
+            return Err(BusError::MapLimit { limit: MAX_RANGES });
+        }
+        let size = usize::try_from(len).map_err(|_| refused("more than fits the address space"))?;
+        let stat = fstat(&fd).map_err(BusError::os("fstat of the memory's file"))?;
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(refused("its descriptor is no file"));
+        }
+        if self.trust == Trust::Sealed {
+            let sealed = fcntl(&fd, FcntlArg::F_GET_SEALS).is_ok_and(|seals| {
+                SealFlag::from_bits_retain(seals).contains(SealFlag::F_SEAL_SHRINK)
+            });
+            if !sealed {
+                return Err(refused(
+                    "its file can be shrunk under the device; use sealed memory (QEMU: memory-backend-memfd,share=on) or let the server trust its clients",
+                ));
+            }
+        }
+        let key = (stat.st_dev, stat.st_ino);
+        let length = u64::try_from(stat.st_size).unwrap_or(0);
+        let end = offset.checked_add(len).filter(|end| *end <= length);
+        let end = end.ok_or_else(|| {
+            refused(format!(
+                "{len:#x} bytes at {offset:#x} of a file that has {length:#x}"
+            ))
+        })?;
+        let segment = self.segment(key, end, length, fd)?;
+        let place =
+            usize::try_from(offset).map_err(|_| refused("an offset beyond the address space"))?;
+        let window = segment.window(place, size)?;
+        self.table.map(Iova(iova), window)?;
+        self.owners.insert(iova, key);
+        let ranges = self.files.get(&key).map_or(0, |file| file.ranges) + 1;
+        self.files.insert(key, MappedFile { segment, ranges });
+        Ok(())
+    }
+
+    /// The mapping of a whole file.
+    fn segment(&self, key: Key, end: u64, length: u64, fd: OwnedFd) -> Result<Segment, BusError> {
+        if let Some(file) = self.files.get(&key) {
+            if end <= file.segment.len() as u64 {
+                return Ok(file.segment.clone());
+            }
+        } else if self.files.len() >= MAX_FILES {
+            return Err(BusError::MapLimit { limit: MAX_FILES });
+        }
+        // New, or grown since it was mapped: then ranges that are in force keep the old mapping.
+        let whole = usize::try_from(length).map_err(|_| refused("its file is too large"))?;
+        Ok(Segment::from_fd(fd, 0, whole)?)
+    }
+
+    /// Removes all ranges in `first`..=`last`; none there is no error. When this returns, no device
+    /// thread touches them.
+    ///
+    /// # Errors
+    /// As [`HostMemory::unmap_within`].
+    pub fn unmap(&mut self, first: u64, last: u64) -> Result<usize, BusError> {
+        let removed = self.table.unmap_within(first, last)?;
+        for (iova, _) in &removed {
+            let Some(key) = self.owners.remove(&iova.0) else {
+                continue;
+            };
+            if let Some(file) = self.files.get_mut(&key) {
+                file.ranges -= 1;
+                if file.ranges == 0 {
+                    self.files.remove(&key);
+                }
+            }
+        }
+        Ok(removed.len())
+    }
+}
