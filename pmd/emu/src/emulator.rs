@@ -9,7 +9,7 @@ use crate::error::EmuError;
 use crate::faults::FaultInjector;
 use crate::firmware::Character;
 use crate::function::{
-    END_UAR, EmulatedFunction, FIRST_MAPPED_UAR, FIRST_UAR, FunctionReport, Inbox, Shared,
+    END_UAR, EmulatedFunction, FIRST_MAPPED_UAR, FIRST_UAR, FunctionReport, Inbox, REGION, Shared,
     UAR_PAGE, VENDOR,
 };
 use crate::init_segment::InitSegment;
@@ -194,10 +194,12 @@ fn plan(number: usize, config: &FunctionConfig) -> Result<Plan, EmuError> {
         config.spare_pages.into(),
         config.init_pages.into(),
     )?;
-    let pages = u64::from(END_UAR - FIRST_MAPPED_UAR) * UAR_PAGE;
-    let request = SegmentRequest::new(format!("emu{number} doorbells"), pages as usize)
+    // As long as the register region, so that a page's place in the file is its place there:
+    // backings that pass the file on may have one offset for all of it.
+    let request = SegmentRequest::new(format!("emu{number} registers"), REGION as usize)
         .page(PageChoice::Ordinary);
-    let uars = Segment::map(&request)?.whole();
+    let first = u64::from(FIRST_MAPPED_UAR) * UAR_PAGE;
+    let uars = Segment::map(&request)?.window(first as usize, (REGION - first) as usize)?;
     let version = config.firmware.unwrap_or(profile.firmware);
     let character = Character {
         mac: config.mac.unwrap_or([0x02, 0x15, 0xb3, 0, 0, number as u8]),

@@ -11,7 +11,7 @@ use crate::faults::{Faults, PageDemand};
 use crate::firmware::{Character, Firmware};
 use crate::init_segment::{Asked, InitSegment};
 use crate::objects::Kind;
-use pollux_bus::{Device, Host, HostReader, Identity, MappedWindow};
+use pollux_bus::{Device, Host, HostReader, Identity, MappedWindow, PciIdentity};
 use pollux_mempool::Window;
 use pollux_prm::command_queue::registers;
 use pollux_prm::wqe::uar;
@@ -256,6 +256,23 @@ impl EmulatedFunction {
 impl Device for EmulatedFunction {
     fn identity(&self) -> Identity {
         self.shared.identity.clone()
+    }
+
+    fn pci(&self) -> PciIdentity {
+        let character = &self.shared.character;
+        let profile = &character.profile;
+        let [a, b, c, d, e, f] = character.mac;
+        let serial = character.mac.map(|byte| format!("{byte:02X}")).concat();
+        PciIdentity {
+            subsystem_vendor: VENDOR,
+            subsystem: profile.device,
+            link_speed: profile.pcie_speed,
+            link_width: profile.pcie_lanes,
+            serial: Some(u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f])),
+            product: format!("Pollux emulated {}", profile.name),
+            vital: vec![(*b"PN", profile.psid.clone()), (*b"SN", serial)],
+            ..PciIdentity::default()
+        }
     }
 
     fn register_size(&self) -> u64 {

@@ -11,6 +11,7 @@
 
 mod command_queue;
 pub mod config;
+pub mod control;
 pub mod data;
 mod emulator;
 mod error;

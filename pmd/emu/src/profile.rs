@@ -138,6 +138,8 @@ struct File {
     firmware: FirmwareVersion,
     psid: String,
     hardware_id: u32,
+    pcie_speed: u8,
+    pcie_lanes: u8,
     timer_khz: u32,
     speed_mbps: u32,
     speeds_mbps: Vec<u32>,
@@ -185,6 +187,10 @@ pub struct Profile {
     pub psid: String,
     /// Hardware id in the health buffer.
     pub hardware_id: u32,
+    /// Speed of the card's PCI Express link as PCI Express numbers it.
+    pub pcie_speed: u8,
+    /// Lanes of that link.
+    pub pcie_lanes: u8,
     /// Frequency of the internal timer in kHz.
     pub timer_khz: u32,
     /// Speed of the port unless configured otherwise, in Mbit/s.
@@ -237,6 +243,8 @@ impl Profile {
             firmware: file.firmware,
             psid: file.psid,
             hardware_id: file.hardware_id,
+            pcie_speed: file.pcie_speed,
+            pcie_lanes: file.pcie_lanes,
             timer_khz: file.timer_khz,
             speed_mbps: file.speed_mbps,
             speeds_mbps: file.speeds_mbps,

@@ -5,6 +5,7 @@
 //! is removed; one that is served is not, and neither is anything that is no socket. Dropping the
 //! listener removes the path, if it still leads to this socket.
 
+use super::stream::{Stop, next_client};
 use crate::BusError;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -16,6 +17,7 @@ use std::fs::{File, Permissions};
 use std::io::{Error, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -108,6 +110,14 @@ impl Listener {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Waits for the next client, for protocols other than vfio-user; `None` when `stop` is raised.
+    ///
+    /// # Errors
+    /// [`BusError::Os`] when the listening socket fails.
+    pub fn next(&self, stop: &Stop) -> Result<Option<UnixStream>, BusError> {
+        next_client(self, stop).map(|client| client.map(UnixStream::from))
     }
 
     /// The next client, if one waits.

@@ -66,11 +66,6 @@ impl GuestMemory {
         }
     }
 
-    /// Files that are mapped.
-    pub fn files(&self) -> usize {
-        self.files.len()
-    }
-
     /// Makes `len` bytes from `offset` of the file visible at `iova`.
     ///
     /// # Errors

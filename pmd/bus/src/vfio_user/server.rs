@@ -63,7 +63,8 @@ pub fn serve(
 ) -> Result<(), BusError> {
     // One buffer for the server's life.
     let mut body = Vec::new();
-    while let Some(stream) = next_client(listener, stop)? {
+    while let Some(socket) = next_client(listener, stop)? {
+        let stream = Stream::new(socket);
         log(Event::Arrived(stream.peer()));
         let log = RefCell::new(&mut *log);
         let mut watch = Watch {

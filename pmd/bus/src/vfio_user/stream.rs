@@ -246,14 +246,15 @@ fn turn_away(watch: &mut Watch<'_>) {
         let busy = question.refusal(Errno::EBUSY as u32);
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         let slices = [IoSlice::new(busy.as_bytes())];
-        // It may be gone already.
-        drop(sendmsg::<()>(socket.as_raw_fd(), &slices, &[], flags, None));
+        let sent = sendmsg::<()>(socket.as_raw_fd(), &slices, &[], flags, None);
+        // It may be gone already, and is dropped in any case.
+        debug_assert!(sent.is_ok() || sent == Err(Errno::EPIPE));
         (watch.turned_away)();
     }
 }
 
 /// Waits until a client comes; `None` when the server is to stop.
-pub(super) fn next_client(listener: &Listener, stop: &Stop) -> Result<Option<Stream>, BusError> {
+pub(super) fn next_client(listener: &Listener, stop: &Stop) -> Result<Option<OwnedFd>, BusError> {
     loop {
         let mut fds = [
             PollFd::new(stop.line.as_fd(), PollFlags::POLLIN),
@@ -269,7 +270,7 @@ pub(super) fn next_client(listener: &Listener, stop: &Stop) -> Result<Option<Str
         }
         if ready(1) {
             if let Some(socket) = listener.accept()? {
-                return Ok(Some(Stream::new(socket)));
+                return Ok(Some(socket));
             }
         }
     }
