@@ -19,6 +19,7 @@ use crate::progress::Progress;
 use crate::screen::Screen;
 use crate::session::{Flow, Session, Status};
 use crate::settings::{BadSetting, End, Settings};
+use crate::watch::Watch;
 
 /// Between two looks at a run that ends by itself.
 const LOOK: Duration = Duration::from_millis(2);
@@ -128,7 +129,10 @@ fn run(settings: Settings) -> Result<u8, Failure> {
     if session.settings.link_events {
         watch_links(&session);
     }
-    let status = work(&mut session, &mut input);
+    let ports = session.pollux.ports().iter();
+    let watch = Watch::start(ports.map(|p| (p.info().number, p.watch())).collect())?;
+    let status = work(&mut session, &mut input, &watch);
+    drop(watch);
     input.restore_terminal();
     let status = status?;
     finish(session).map(|closed| status.max(closed))
@@ -166,7 +170,7 @@ fn watch_links(session: &Session) {
 }
 
 /// Files, single commands, then the shell or a run without one.
-fn work(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
+fn work(session: &mut Session, input: &mut Input, watch: &Watch) -> Result<u8, Failure> {
     for (file, echo) in session.settings.command_files.clone() {
         if std::fs::metadata(&file).is_err() {
             return Err(BadSetting(format!(
@@ -193,7 +197,7 @@ fn work(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
         session.screen.flush();
         return shell(session, input);
     }
-    alone(session, input)
+    alone(session, input, watch)
 }
 
 fn shell(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
@@ -209,7 +213,7 @@ fn shell(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
 }
 
 /// Without a shell: forwards until the end that was asked for.
-fn alone(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
+fn alone(session: &mut Session, input: &mut Input, watch: &Watch) -> Result<u8, Failure> {
     if session.settings.end == End::Drained {
         Drain::possible(session)?;
     }
@@ -250,7 +254,8 @@ fn alone(session: &mut Session, input: &mut Input) -> Result<u8, Failure> {
         if session.screen.gone() || duration.is_some_and(|d| now >= started + d) {
             break;
         }
-        if session.forwarding.as_ref().is_none_or(|f| f.broken()) {
+        // A port that fails or is taken away ends the run; its lcores have counted on.
+        if watch.ended() || session.forwarding.as_ref().is_none_or(|f| f.broken()) {
             status = 1;
             break;
         }

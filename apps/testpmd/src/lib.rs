@@ -21,3 +21,4 @@ pub mod report;
 pub mod screen;
 pub mod session;
 pub mod settings;
+pub mod watch;

@@ -46,7 +46,7 @@ pub use health::Fault;
 pub use init_segment::FirmwareVersion;
 pub use link::{Duplex, Link};
 pub use pages::{FunctionKey, MAX_PAGES_PER_STEP, PageCounts};
-pub use port::{CloseReport, Port};
+pub use port::{CloseReport, Ending, Port, PortWatch};
 pub use rx::RxQueue;
 pub use stats::{DeviceStats, PortStats, RxQueueStats, TxQueueStats};
 pub use tx::TxQueue;

@@ -14,6 +14,9 @@
 //! wait there are refused with [`Error::State`].
 
 mod state;
+mod watch;
+
+pub use watch::{Ending, PortWatch};
 
 use crate::config::{MacAddress, OpenOptions, PortConfig, PortInfo};
 use crate::control::{Control, EventCounts};
@@ -46,6 +49,7 @@ pub struct CloseReport {
 pub struct Port {
     info: PortInfo,
     control: Control,
+    watch: PortWatch,
     /// Never held while anything is waited for.
     view: Mutex<View>,
     state: Mutex<State>,
@@ -66,6 +70,7 @@ impl Port {
     /// # Errors
     /// What the bus, the memory or firmware refuse; everything is undone then.
     pub fn open(function: Arc<dyn Function>, options: OpenOptions) -> Result<Self, Error> {
+        let removal = function.removal();
         let (info, state) = State::open(function, &options)?;
         let Some(control) = state.device.as_ref().map(|device| device.control.clone()) else {
             return Err(closed(&info, "open"));
@@ -75,6 +80,7 @@ impl Port {
         let view = Mutex::new(state.view());
         Ok(Self {
             info,
+            watch: PortWatch::new(control.clone(), removal),
             control,
             view,
             state: Mutex::new(state),
@@ -229,6 +235,11 @@ impl Port {
     /// Why the device was given up, if it was. The port can only be closed then.
     pub fn fault(&self) -> Option<Fault> {
         self.control.shared().fault()
+    }
+
+    /// For looking whether the port should be closed, from a thread that does not hold it.
+    pub fn watch(&self) -> PortWatch {
+        self.watch.clone()
     }
 
     /// What the control thread has met.

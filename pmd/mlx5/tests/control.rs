@@ -6,7 +6,7 @@ mod firmware;
 use firmware::{Firmware, Raise, Verdict};
 use pollux_bus::{BusError, DmaDomain, Function, Identity, Interrupt, Registers};
 use pollux_mempool::PageChoice;
-use pollux_mlx5::{CommandFailure, Error, Fault, Link, OpenOptions, Port};
+use pollux_mlx5::{CommandFailure, Ending, Error, Fault, Link, OpenOptions, Port};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -626,14 +626,25 @@ fn firmware_that_keeps_initializing_is_given_up() {
     assert!(matches!(error, Error::Initializing { .. }), "{error}");
 }
 
-/// A function whose interrupt descriptors hang up.
-struct HangingUp {
+/// A function whose interrupt descriptors hang up, and which the platform may want back.
+struct Fickle {
     function: Arc<dyn Function>,
     /// The other ends of the descriptors; dropping them is the hang-up.
     ends: Mutex<Vec<OwnedFd>>,
+    removal: Interrupt,
 }
 
-impl Function for HangingUp {
+impl Fickle {
+    fn new(firmware: &Arc<Firmware>) -> Arc<Self> {
+        Arc::new(Self {
+            function: firmware.connect(),
+            ends: Mutex::default(),
+            removal: Interrupt::new().unwrap(),
+        })
+    }
+}
+
+impl Function for Fickle {
     fn identity(&self) -> &Identity {
         self.function.identity()
     }
@@ -676,15 +687,33 @@ impl Function for HangingUp {
     fn reset(&self) -> Result<(), BusError> {
         self.function.reset()
     }
+
+    fn removal(&self) -> Option<Interrupt> {
+        Some(self.removal.clone())
+    }
+}
+
+#[test]
+fn a_function_that_is_wanted_back_is_told_and_still_works() {
+    let firmware = Firmware::new();
+    let function = Fickle::new(&firmware);
+    let port = Port::open(Arc::clone(&function) as Arc<_>, options()).unwrap();
+    let watch = port.watch();
+    assert_eq!(watch.ending(), None);
+    function.removal.raise();
+    // Told to whoever looks, as often as he looks.
+    assert_eq!(watch.ending(), Some(Ending::WantedBack));
+    assert_eq!(port.watch().ending(), Some(Ending::WantedBack));
+    port.stats().unwrap();
+    let closed = port.close().unwrap();
+    assert_eq!((closed.pages_kept, closed.reset), (0, false));
+    no_faults(&firmware);
 }
 
 #[test]
 fn descriptors_that_hang_up_are_dropped_and_told() {
     let firmware = Firmware::new();
-    let function = Arc::new(HangingUp {
-        function: firmware.connect(),
-        ends: Mutex::default(),
-    });
+    let function = Fickle::new(&firmware);
     let port = Port::open(Arc::clone(&function) as Arc<_>, options()).unwrap();
     assert_eq!(port.events().lost_interrupts, 0);
     function.ends.lock().unwrap().clear();

@@ -52,7 +52,9 @@ pub use port::Port;
 #[cfg(feature = "emu")]
 pub use pollux_emu::wire::WireReport;
 pub use pollux_mempool::{Burst, Mbuf, NodeId, PageSize, Pool, PoolConfig};
-pub use pollux_mlx5::{Duplex, Limits, Link, MacAddress, PortInfo, PortStats, RxQueue, TxQueue};
+pub use pollux_mlx5::{
+    Duplex, Ending, Limits, Link, MacAddress, PortInfo, PortStats, PortWatch, RxQueue, TxQueue,
+};
 
 /// Packets in a usual burst, for which pools are sized.
 pub const BURST: usize = 64;

@@ -16,8 +16,8 @@
 use crate::{Error, PortSettings};
 use pollux_mempool::Pool;
 use pollux_mlx5::{
-    CloseReport, Link, MacAddress, PortConfig, PortInfo, PortStats, RxQueue, RxQueueConfig,
-    TxQueue, TxQueueConfig,
+    CloseReport, Link, MacAddress, PortConfig, PortInfo, PortStats, PortWatch, RxQueue,
+    RxQueueConfig, TxQueue, TxQueueConfig,
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -177,6 +177,12 @@ impl Port {
     /// State of the link, as far as the device tells it.
     pub fn link(&self) -> Link {
         self.device.link()
+    }
+
+    /// For looking whether the port should be closed (its device failed, or is being taken away),
+    /// from a thread that does not hold it.
+    pub fn watch(&self) -> PortWatch {
+        self.device.watch()
     }
 
     /// Has `callback` called with each new state of the link, and at once with a known one. It runs
