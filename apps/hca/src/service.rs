@@ -1,14 +1,17 @@
 //! The threads that serve: one for each function's socket, one for the control socket.
 
 use crate::control;
-use crate::settings::Settings;
+use crate::settings::{CommandLog, Settings};
 use pollux_bus::vfio_user::{
     Ending, Event, Listener, OWNER_ONLY, ServeOptions, Stop, Trust, serve,
 };
 use pollux_bus::{BusError, Device};
+use pollux_emu::observe::CommandRecord;
 use pollux_emu::{EmuError, Emulator};
+use std::fs::File;
+use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// Why nothing, or not everything, could be served.
@@ -20,6 +23,14 @@ pub enum ServiceError {
     /// A socket could not be had, or failed.
     #[error(transparent)]
     Bus(#[from] BusError),
+    /// The log of commands cannot be written.
+    #[error("{path}: {source}; give a file that can be written", path = .path.display())]
+    Log {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// A thread could not be started.
     #[error("no thread for {what}: {source}")]
     Thread {
@@ -41,7 +52,8 @@ impl ServiceError {
                     | EmuError::Combination { .. }
                     | EmuError::Function { .. }
             ),
-            _ => false,
+            Self::Log { .. } => true,
+            Self::Bus(_) | Self::Thread { .. } => false,
         }
     }
 }
@@ -70,6 +82,9 @@ impl Service {
             .map(|path| Listener::bind(path, OWNER_ONLY))
             .transpose()?;
         let emulator = Arc::new(Emulator::new(settings.emulator.clone())?);
+        if let Some(log) = &settings.commands {
+            log_commands(&emulator, log)?;
+        }
         let mut service = Self {
             emulator,
             stop: Stop::new()?,
@@ -140,6 +155,36 @@ impl Drop for Service {
             }
         }
     }
+}
+
+/// Has all functions' commands written down, one line each.
+fn log_commands(emulator: &Emulator, log: &CommandLog) -> Result<(), ServiceError> {
+    let out: Box<dyn Write + Send> = match log {
+        CommandLog::Stderr => Box::new(std::io::stderr()),
+        CommandLog::File(path) => {
+            let file = File::create(path).map_err(|source| ServiceError::Log {
+                path: path.clone(),
+                source,
+            })?;
+            Box::new(file)
+        }
+    };
+    let out = Arc::new(Mutex::new(out));
+    for number in 0..emulator.len() {
+        let out = Arc::clone(&out);
+        // A full disk must not stop the device; it is said once.
+        let mut well = true;
+        let watcher = move |record: &CommandRecord| {
+            let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
+            let written = writeln!(out, "emu{number} {record}");
+            if let (Err(why), true) = (&written, well) {
+                tracing::error!(%why, "the log of commands");
+            }
+            well = written.is_ok();
+        };
+        emulator.watch_commands(number, Some(Box::new(watcher)))?;
+    }
+    Ok(())
 }
 
 fn function(

@@ -8,6 +8,7 @@
 
 use crate::faults::{CommandFault, Faults};
 use crate::firmware::{Firmware, Outcome, refused};
+use crate::observe::{CommandOutcome, CommandRecord};
 use crate::syndrome::Refusal;
 use pollux_bus::HostReader;
 use pollux_prm::Layout;
@@ -77,6 +78,8 @@ pub(crate) struct CommandQueue {
     pub(crate) counts: QueueCounts,
     /// Slots that completed and are to be reported by an event.
     completed: u32,
+    /// What was done, if somebody wants to know.
+    records: Option<Vec<CommandRecord>>,
 }
 
 impl CommandQueue {
@@ -87,6 +90,30 @@ impl CommandQueue {
             slots: vec![Slot::Idle; 1 << LOG_SLOTS],
             counts,
             completed: 0,
+            records: None,
+        }
+    }
+
+    /// Begins to keep records of commands, or no longer keeps them.
+    pub(crate) fn keep_records(&mut self, keep: bool) {
+        match (&self.records, keep) {
+            (None, true) => self.records = Some(Vec::new()),
+            (Some(_), false) => self.records = None,
+            _ => {}
+        }
+    }
+
+    /// The records since the last call.
+    pub(crate) fn take_records(&mut self) -> Vec<CommandRecord> {
+        self.records
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    fn record(&mut self, record: impl FnOnce() -> CommandRecord) {
+        if let Some(records) = &mut self.records {
+            records.push(record());
         }
     }
 
@@ -157,6 +184,7 @@ impl CommandQueue {
                 };
                 let output = refused(refusal, target.room);
                 self.counts.executed += 1;
+                self.record(|| CommandRecord::answered(&input, &output));
                 return self.answer(slot, &target, &output, silent, reader);
             }
             Some(CommandFault::DropEvent) => silent = true,
@@ -176,6 +204,7 @@ impl CommandQueue {
             }
         };
         self.counts.executed += 1;
+        self.record(|| CommandRecord::answered(&input, &output));
         match fault {
             Some(CommandFault::DropAnswer) => self.put(slot, Slot::Mute),
             Some(CommandFault::Delay(time)) => {
@@ -220,6 +249,7 @@ impl CommandQueue {
                 } if pages_came => match firmware.execute(&input, target.room) {
                     Outcome::Done(output) => {
                         self.counts.executed += 1;
+                        self.record(|| CommandRecord::answered(&input, &output));
                         self.answer(slot, &target, &output, silent, reader);
                     }
                     Outcome::Hold => self.put(
@@ -259,6 +289,11 @@ impl CommandQueue {
         reader: &mut HostReader,
     ) {
         self.counts.undelivered += 1;
+        self.record(|| {
+            let outcome = CommandOutcome::Undelivered(status);
+            let length = entry.input_length() as usize;
+            CommandRecord::new(&entry.input_inline(), length, outcome)
+        });
         // Seven bits; a test may ask for more.
         carried(entry.set_status(status.0 & 0x7f));
         self.give_back(slot, entry, false, reader);

@@ -13,6 +13,7 @@ use crate::function::{
     UAR_PAGE, VENDOR,
 };
 use crate::init_segment::InitSegment;
+use crate::observe::CommandWatcher;
 use crate::profile::{FirmwareVersion, Profile};
 use crate::wire::WireReport;
 use pollux_bus::{Device, Identity};
@@ -151,6 +152,20 @@ impl Emulator {
             shared.data.clone(),
             wake,
         ))
+    }
+
+    /// Has each command of a function told to `watcher`, or to nobody. It is called on the
+    /// function's command thread, between the command and its answer's event.
+    ///
+    /// # Errors
+    /// [`EmuError::Function`].
+    pub fn watch_commands(
+        &self,
+        number: usize,
+        watcher: Option<CommandWatcher>,
+    ) -> Result<(), EmuError> {
+        self.get(number)?.shared.watched.set(watcher);
+        Ok(())
     }
 
     /// The MAC address that a function was made with.

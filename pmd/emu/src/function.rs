@@ -11,6 +11,7 @@ use crate::faults::{Faults, PageDemand};
 use crate::firmware::{Character, Firmware};
 use crate::init_segment::{Asked, InitSegment};
 use crate::objects::Kind;
+use crate::observe::Watched;
 use pollux_bus::{Device, Host, HostReader, Identity, MappedWindow, PciIdentity};
 use pollux_mempool::Window;
 use pollux_prm::command_queue::registers;
@@ -161,6 +162,7 @@ pub(crate) struct Shared {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) faults: Arc<Faults>,
     pub(crate) segment: InitSegment,
+    pub(crate) watched: Watched,
     report: Mutex<FunctionReport>,
     /// Upper halves of 64-bit doorbells that come in two stores.
     halves: [AtomicU64; 2],
@@ -181,6 +183,7 @@ impl Shared {
             inbox,
             faults: Arc::default(),
             segment,
+            watched: Watched::default(),
             report: Mutex::default(),
             halves: [AtomicU64::new(0), AtomicU64::new(0)],
         }
@@ -458,9 +461,11 @@ impl Player<'_> {
         let reported = events::reports_commands(&self.firmware);
         if let Some(queue) = &mut self.queue {
             let (firmware, reader) = (&mut self.firmware, &mut self.reader);
+            queue.keep_records(self.shared.watched.is_there());
             queue.ring(work.doorbell, firmware, reader, &self.shared.faults);
             let pages = std::mem::take(&mut firmware.pages.news);
             queue.advance(pages, Instant::now(), firmware, reader);
+            self.shared.watched.tell(&queue.take_records());
             let vector = queue.take_completed();
             if vector != 0 && reported && events::reports_commands(firmware) {
                 firmware.events.push(Event::Command { vector });

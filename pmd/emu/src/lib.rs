@@ -22,6 +22,7 @@ mod firmware;
 mod function;
 mod init_segment;
 pub mod objects;
+pub mod observe;
 pub mod profile;
 pub mod syndrome;
 pub mod wire;
