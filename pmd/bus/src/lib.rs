@@ -36,6 +36,7 @@ mod host_memory;
 mod interrupt;
 mod iova;
 pub mod local;
+pub mod netdev;
 pub mod process;
 mod registers;
 mod rights;

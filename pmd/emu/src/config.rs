@@ -6,7 +6,7 @@
 use crate::data::IdlePolicy;
 use crate::error::EmuError;
 use crate::profile::{FirmwareVersion, Model};
-use crate::wire::{GenConfig, PcapConfig, WireConfig, WireKind};
+use crate::wire::{GenConfig, InterfaceConfig, PcapConfig, WireConfig, WireKind};
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -94,6 +94,7 @@ impl Default for EmulatorConfig {
 pub const KEYS: &[&str] = &[
     "ports",
     "wire",
+    "interface",
     "model",
     "mac",
     "firmware",
@@ -157,6 +158,7 @@ fn mac(key: &str, given: &str) -> Result<[u8; 6], EmuError> {
 #[derive(Clone, Default, PartialEq)]
 struct WireKeys {
     kind: Option<String>,
+    interface: Option<String>,
     input: Option<PathBuf>,
     output: Option<PathBuf>,
     repeat: Option<u64>,
@@ -293,6 +295,7 @@ fn set(
         "init_pages" => function.init_pages = value(key, given, NUMBER)?,
         "spare_pages" => function.spare_pages = value(key, given, NUMBER)?,
         "wire" => wire.kind = Some(given.into()),
+        "interface" => wire.interface = Some(given.into()),
         "in" => wire.input = Some(given.into()),
         "out" => wire.output = Some(given.into()),
         "repeat" => wire.repeat = Some(value(key, given, NUMBER)?),
@@ -327,6 +330,20 @@ fn join(at: usize, ports: usize, keys: WireKeys) -> Result<WireConfig, EmuError>
             "port {at}: in= and out= need wire=pcap, not wire={kind}"
         )));
     }
+    if keys.interface.is_some() && kind != "tap" && kind != "packet" {
+        return Err(combination(format!(
+            "port {at}: interface= needs wire=tap or wire=packet, not wire={kind}"
+        )));
+    }
+    let interface = || {
+        let interface = keys.interface.clone().ok_or_else(|| {
+            combination(format!(
+                "port {at}: wire={kind} needs the name of an interface, such as interface{at}={}",
+                if kind == "tap" { "tap0" } else { "veth0" }
+            ))
+        })?;
+        Ok::<_, EmuError>(InterfaceConfig { interface })
+    };
     let generated = keys.sizes.is_some() || keys.flows.is_some() || keys.count.is_some();
     if (generated || keys.seed.is_some()) && kind != "gen" {
         return Err(combination(format!(
@@ -353,6 +370,8 @@ fn join(at: usize, ports: usize, keys: WireKeys) -> Result<WireConfig, EmuError>
             repeat: keys.repeat.unwrap_or(1),
             rate: keys.rate,
         }),
+        "tap" => WireKind::Tap(interface()?),
+        "packet" => WireKind::Packet(interface()?),
         "gen" => {
             let plain = GenConfig::default();
             WireKind::Gen(GenConfig {
@@ -368,7 +387,7 @@ fn join(at: usize, ports: usize, keys: WireKeys) -> Result<WireConfig, EmuError>
             return Err(wrong(
                 &format!("wire{at}"),
                 other,
-                "loop, pair, null, gen or pcap",
+                "loop, pair, null, gen, pcap, tap or packet",
             ));
         }
     };
@@ -427,6 +446,21 @@ mod tests {
     }
 
     #[test]
+    fn interfaces_by_name() {
+        let wires = wires("ports=2 wire0=tap interface0=tap7 wire1=packet interface1=veth1");
+        let named = |name: &str| InterfaceConfig {
+            interface: name.into(),
+        };
+        assert_eq!(
+            wires,
+            [
+                WireKind::Tap(named("tap7")),
+                WireKind::Packet(named("veth1"))
+            ]
+        );
+    }
+
+    #[test]
     fn numbered_keys_win_in_any_order() {
         let config =
             read("model1=cx7 ports=2 model=cx4lx mac1=02:00:00:00:00:07 strict=off").unwrap();
@@ -444,7 +478,13 @@ mod tests {
             ("ports=0", vec!["ports=0", "1 to 8"]),
             ("strict1=on", vec!["strict1"]),
             ("ports=2 wire2=loop", vec!["function 2", "has 2"]),
-            ("wire=rope", vec!["rope", "loop, pair, null, gen or pcap"]),
+            (
+                "wire=rope",
+                vec!["rope", "loop, pair, null, gen, pcap, tap or packet"],
+            ),
+            ("wire=tap", vec!["interface0=tap0"]),
+            ("wire=packet", vec!["interface0=veth0"]),
+            ("wire=null interface=eth0", vec!["wire=packet", "wire=null"]),
             ("wire=pair", vec!["ports=2"]),
             ("model=cx3", vec!["cx3", "cx4lx"]),
             ("mac=01:00:00:00:00:01", vec!["unicast"]),

@@ -246,6 +246,7 @@ fn data_function(plan: &Plan, config: &FunctionConfig) -> DataFunction {
         log_bf_reg_size: profile.max(CapGroup::GENERAL, "log_bf_reg_size") as u32,
         features: Features {
             tx_checksum: ethernet("csum_cap") == 1,
+            rx_checksum_full: ethernet("cqe_checksum_full") == 1,
             tx_vlan_insert: ethernet("wqe_vlan_insert") == 1,
             max_lso: if lso == 0 { 0 } else { 1 << lso.min(31) },
         },

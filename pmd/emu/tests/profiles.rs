@@ -19,6 +19,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("registers", include_str!("registers.rs")),
     ("flows", include_str!("flows.rs")),
     ("completion", include_str!("data/completion.rs")),
+    ("kernel", include_str!("data/kernel.rs")),
     ("moderation", include_str!("data/moderation.rs")),
     ("doorbell", include_str!("data/doorbell.rs")),
     ("joint", include_str!("data/joint.rs")),
@@ -317,6 +318,12 @@ const EXERCISED: &[(CapGroup, &str, &str, &str)] = &[
         "log_bf_reg_size",
         "doorbell",
         "every_register_of_the_page_rings_and_no_other_place_does",
+    ),
+    (
+        ETHERNET,
+        "cqe_checksum_full",
+        "kernel",
+        "the_sum_of_a_completion_is_what_the_driver_takes_it_for",
     ),
     (
         ETHERNET,

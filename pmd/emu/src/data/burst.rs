@@ -61,6 +61,7 @@ impl Sq {
             return None;
         }
         let stamp = outlet.stamp(peer);
+        let sums = outlet.plugs.get(peer)?.sums;
         let limit = plug
             .link
             .max_frame
@@ -147,7 +148,7 @@ impl Sq {
             };
             let line = trimmed(line, len);
             let (description, link, class) = match Glance::new(&line, len) {
-                Some(glance) => (glance.describe(&frame), glance.link(), glance.class()),
+                Some(glance) => (glance.describe(&frame, sums), glance.link(), glance.class()),
                 None => {
                     let headers = Headers::parse(&frame);
                     if strips && headers.vlan.is_some() {
@@ -155,7 +156,7 @@ impl Sq {
                     }
                     let [link, station, ..] = frame_key(&headers);
                     (
-                        Description::of(&frame, &headers),
+                        Description::of(&frame, &headers, sums),
                         [link, station],
                         headers.class(),
                     )

@@ -84,8 +84,10 @@ pub(super) fn pseudo(headers: &Headers, len: usize) -> u64 {
 /// What the receive side finds out about a frame's checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Sum over everything from the L3 header on, as the completion carries it.
-    pub complete: u16,
+    /// Sum over everything from the L3 header on.
+    pub all: u16,
+    /// Sum over what IP says is its packet; the same as `all` where there is no IP.
+    pub packet: u16,
     /// IPv4's header checksum is right (IPv6 has none and is right).
     pub l3_ok: bool,
     /// TCP's or UDP's checksum is right.
@@ -97,8 +99,16 @@ pub(super) struct Verdict {
 pub(super) fn verify<F: Frame>(frame: &F, headers: &Headers) -> Verdict {
     let l3_at = headers.l3_at;
     let all = whole(frame, headers);
+    let end = l3_at + headers.l3_len;
+    // Subtraction in one's complement is addition of the complement.
+    let behind = match headers.l3 {
+        L3::None => 0,
+        _ if headers.l3_len < 20 || end >= headers.len => 0,
+        _ => u64::from(!fold(padding(frame, end))),
+    };
     let mut verdict = Verdict {
-        complete: fold(all),
+        all: fold(all),
+        packet: fold(all + behind),
         l3_ok: false,
         l4_ok: false,
     };
@@ -127,16 +137,8 @@ pub(super) fn verify<F: Frame>(frame: &F, headers: &Headers) -> Verdict {
         verdict.l4_ok = true;
         return verdict;
     }
-    let end = l3_at + headers.l3_len;
-    let padding = if end < headers.len {
-        padding(frame, end)
-    } else {
-        0
-    };
-    // Subtraction in one's complement is addition of the complement.
-    let l4 = u64::from(fold(all))
+    let l4 = u64::from(verdict.packet)
         + u64::from(!fold(header_sum))
-        + u64::from(!fold(padding))
         + pseudo(headers, end - headers.l4_at);
     verdict.l4_ok = fold(l4) == 0xffff;
     verdict
@@ -197,12 +199,14 @@ mod tests {
         let check = |bytes: &[u8]| verify(&bytes, &Headers::parse(&bytes));
         let verdict = check(&bytes);
         assert_eq!((verdict.l3_ok, verdict.l4_ok), (true, true));
-        assert_eq!(verdict.complete.to_be(), plain(&bytes[14..]));
-        // Padding belongs to the complete sum and to nothing else.
+        assert_eq!(verdict.all.to_be(), plain(&bytes[14..]));
+        assert_eq!(verdict.packet, verdict.all);
+        // Padding belongs to the sum over all and to nothing else.
         bytes.extend([1, 2, 3]);
         let verdict = check(&bytes);
         assert_eq!((verdict.l3_ok, verdict.l4_ok), (true, true));
-        assert_eq!(verdict.complete.to_be(), plain(&bytes[14..]));
+        assert_eq!(verdict.all.to_be(), plain(&bytes[14..]));
+        assert_eq!(verdict.packet.to_be(), plain(&bytes[14..44]));
         bytes[43] ^= 1;
         assert_eq!((check(&bytes).l3_ok, check(&bytes).l4_ok), (true, false));
         bytes[43] ^= 1;

@@ -234,6 +234,7 @@ impl Engine {
     pub fn set_link(&mut self, function: usize, link: LinkSpec) {
         if let Some(plug) = self.plugs.get_mut(function) {
             plug.link = link;
+            plug.tell_wire();
         }
         self.relink();
     }
@@ -241,6 +242,7 @@ impl Engine {
     pub fn set_wire(&mut self, function: usize, up: bool) {
         if let Some(plug) = self.plugs.get_mut(function) {
             plug.cable = up;
+            plug.tell_wire();
         }
         self.relink();
     }

@@ -33,6 +33,14 @@ pub(super) struct Entry {
     pub tail: Tail,
 }
 
+impl Entry {
+    /// Replaces the sum (bytes 20 and 21), as it lies in memory.
+    pub fn set_sum(&mut self, sum: u16) {
+        let [_, _, word, ..] = &mut self.body;
+        *word = u64::from_le(word.to_le() & 0xffff_ffff | u64::from(sum) << 32);
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Reached {
     pub ring: Ring<[u64; 8]>,

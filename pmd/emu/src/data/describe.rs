@@ -9,10 +9,20 @@ use super::frame::{Class, Frame, Headers, L3, L4, LINE};
 use super::rss::Hashed;
 use pollux_prm::completion::{CqeOpcode, L3HeaderType, L4HeaderType, Tail};
 
+/// What the sum in a completion covers (capability `cqe_checksum_full`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sums {
+    /// The IP packet: tags before it and padding behind it are the driver's to add.
+    #[default]
+    Packet,
+    /// All bytes behind the addresses and the outermost EtherType.
+    Frame,
+}
+
 /// What a completion says of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Description {
-    /// Sum over everything from the L3 header on, as it lies in memory.
+    /// The sum, as it lies in memory.
     complete: u16,
     /// The byte with the check bits: L2, L3, L4 from the lowest.
     ok: u8,
@@ -29,8 +39,17 @@ fn kinds(fragment: bool, l4: L4HeaderType, l3: L3HeaderType, options: bool) -> u
 impl Description {
     /// Of any frame.
     #[inline]
-    pub fn of<F: Frame>(frame: &F, headers: &Headers) -> Self {
-        let sums = checksum::verify(frame, headers);
+    pub fn of<F: Frame>(frame: &F, headers: &Headers, sums: Sums) -> Self {
+        let verdict = checksum::verify(frame, headers);
+        let complete = match sums {
+            Sums::Packet => verdict.packet,
+            Sums::Frame if headers.l3_at == 14 => verdict.all,
+            Sums::Frame => {
+                let tags = (14..headers.l3_at).step_by(2);
+                let tags = tags.map(|at| u64::from(headers.half(at).to_be()));
+                checksum::fold(u64::from(verdict.all) + tags.sum::<u64>())
+            }
+        };
         let l3 = match headers.l3 {
             L3::None => L3HeaderType::NONE,
             L3::V4 => L3HeaderType::IPV4,
@@ -45,8 +64,8 @@ impl Description {
             }
         };
         Self {
-            complete: sums.complete,
-            ok: 1 | u8::from(sums.l3_ok) << 1 | u8::from(sums.l4_ok) << 2,
+            complete,
+            ok: 1 | u8::from(verdict.l3_ok) << 1 | u8::from(verdict.l4_ok) << 2,
             kinds: kinds(headers.fragment, l4, l3, headers.options),
         }
     }
@@ -138,7 +157,7 @@ impl Glance {
 
     /// As [`Description::of`] the frame.
     #[inline(always)]
-    pub fn describe<F: Frame>(&self, frame: &F) -> Description {
+    pub fn describe<F: Frame>(&self, frame: &F, sums: Sums) -> Description {
         let [_, second, third, fourth, fifth, sixth, seventh, eighth] = self.words;
         // Bytes 14 to 33 are the IP header, what follows is its payload.
         let header = (second >> 48) + checksum::lanes(&[third, fourth]) + (fifth & 0xffff);
@@ -163,6 +182,11 @@ impl Glance {
         let there = self.len - 14;
         let whole = (20..=there).contains(&claimed) && fragment & 0x1fff == 0;
         let l4_len = claimed.wrapping_sub(20);
+        // Subtraction in one's complement is addition of the complement.
+        let padding = match (20..there).contains(&claimed) {
+            true => u64::from(!checksum::fold(checksum::padding(frame, 14 + claimed))),
+            false => 0,
+        };
         let mut l4 = L4HeaderType::NONE;
         if whole && protocol == 17 && l4_len >= 8 {
             l4 = L4HeaderType::UDP;
@@ -179,16 +203,13 @@ impl Glance {
                 + (fifth & 0xffff)
                 + (u64::from(protocol) << 8)
                 + u64::from((l4_len as u16).swap_bytes());
-            // Subtraction in one's complement is addition of the complement.
-            let padding = if claimed < there {
-                u64::from(!checksum::fold(checksum::padding(frame, 14 + claimed)))
-            } else {
-                0
-            };
             l4_ok = unchecked || checksum::fold(payload + pseudo + padding) == 0xffff;
         }
         Description {
-            complete: all,
+            complete: match sums {
+                Sums::Frame => all,
+                Sums::Packet => checksum::fold(u64::from(all) + padding),
+            },
             ok: 1 | u8::from(l3_ok) << 1 | u8::from(l4_ok) << 2,
             kinds: kinds(fragment != 0, l4, L3HeaderType::IPV4, false),
         }
@@ -200,13 +221,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn both(bytes: &[u8]) -> Option<(Description, Description)> {
+    fn both(bytes: &[u8], sums: Sums) -> Option<(Description, Description)> {
         let mut words = [0; LINE];
         bytes.line(0, &mut words);
         let glance = Glance::new(&words, bytes.len())?;
         let headers = Headers::parse(&bytes);
         assert_eq!(glance.class(), headers.class());
-        Some((glance.describe(&bytes), Description::of(&bytes, &headers)))
+        let long = Description::of(&bytes, &headers, sums);
+        Some((glance.describe(&bytes, sums), long))
     }
 
     /// Mostly IPv4, mostly with lengths that fit, some with right checksums.
@@ -250,8 +272,10 @@ mod tests {
 
         #[test]
         fn a_glance_sees_what_a_long_look_does(bytes in frame()) {
-            if let Some((short, long)) = both(&bytes) {
-                prop_assert_eq!(short, long);
+            for sums in [Sums::Packet, Sums::Frame] {
+                if let Some((short, long)) = both(&bytes, sums) {
+                    prop_assert_eq!(short, long);
+                }
             }
         }
     }
@@ -263,11 +287,11 @@ mod tests {
         bytes[17] = 46;
         bytes[23] = 17;
         super::super::offload::checksums(&mut bytes, true, true);
-        let (short, long) = both(&bytes).unwrap();
+        let (short, long) = both(&bytes, Sums::Packet).unwrap();
         assert_eq!((short, short.ok), (long, 7));
         bytes[12] = 0x88;
-        assert_eq!(both(&bytes).unwrap().0.kinds, 0);
+        assert_eq!(both(&bytes, Sums::Packet).unwrap().0.kinds, 0);
         bytes[12..14].copy_from_slice(&[0x86, 0xdd]);
-        assert!(both(&bytes).is_none());
+        assert!(both(&bytes, Sums::Frame).is_none());
     }
 }

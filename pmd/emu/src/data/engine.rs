@@ -2,6 +2,7 @@
 
 use super::clock::DeviceClock;
 use super::cq::Cq;
+use super::describe::Sums;
 use super::doorbell::{Pages, Rung};
 use super::frame::Headers;
 use super::memory::Memory;
@@ -112,11 +113,16 @@ impl Engine {
             engine.plugs.push(Plug {
                 joint,
                 lossy: function.wire.lossy,
+                sums: match function.features.rx_checksum_full {
+                    true => Sums::Frame,
+                    false => Sums::Packet,
+                },
                 link: LinkSpec {
                     up: true,
                     max_frame: DEFAULT_FRAME,
                 },
                 cable: true,
+                far: true,
                 up: false,
                 report: WireReport {
                     what,
@@ -132,6 +138,7 @@ impl Engine {
             engine.stamps.push(0);
             engine.sinks.push(function.events);
         }
+        engine.ask_wires(cycles::now());
         for plug in 0..engine.plugs.len() {
             let up = engine.is_up(plug);
             if let Some(plug) = engine.plugs.get_mut(plug) {
@@ -147,6 +154,9 @@ impl Engine {
         let now = cycles::now();
         for (stamp, clock) in self.stamps.iter_mut().zip(&self.clocks) {
             *stamp = clock.at(now);
+        }
+        if self.ask_wires(now) {
+            self.relink();
         }
         let mut busy = false;
         for function in 0..self.memories.len() {
@@ -362,10 +372,24 @@ impl Engine {
         };
         let peer = match self.plugs.get(function).map(|plug| &plug.joint) {
             Some(Joint::Function(peer)) => side(*peer),
-            Some(Joint::Wire(_)) => true,
+            Some(Joint::Wire(_)) => self.plugs.get(function).is_some_and(|plug| plug.far),
             None => false,
         };
         side(function) && peer
+    }
+
+    /// Asks the wires that lead out about their far ends. True when one has changed.
+    #[inline]
+    fn ask_wires(&mut self, now: u64) -> bool {
+        let mut changed = false;
+        for plug in &mut self.plugs {
+            if let Joint::Wire(wire) = &mut plug.joint {
+                let far = wire.link(now);
+                changed |= plug.far != far;
+                plug.far = far;
+            }
+        }
+        changed
     }
 
     /// Works out the links anew and tells those that changed.

@@ -20,7 +20,7 @@ mod doorbell;
 mod engine;
 mod frame;
 mod memory;
-mod offload;
+pub(crate) mod offload;
 mod outlet;
 pub mod port;
 mod receiver;
@@ -100,6 +100,8 @@ pub struct DataFunction {
 pub struct Features {
     /// IPv4, TCP and UDP checksums on send (csum_cap).
     pub tx_checksum: bool,
+    /// The sum in receive completions is over the whole frame (cqe_checksum_full).
+    pub rx_checksum_full: bool,
     /// VLAN tag put in on send (wqe_vlan_insert).
     pub tx_vlan_insert: bool,
     /// Largest TCP payload to be cut into segments; 0 without (max_lso_cap).

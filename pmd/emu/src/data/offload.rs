@@ -29,6 +29,52 @@ pub(super) fn checksums(frame: &mut [u8], l3: bool, l4: bool) {
     }
 }
 
+/// Makes a checksum that a sender left to the device: the sum from `start` to the end, in which the
+/// field already has the pseudo header's, goes to `start + offset`. False when that is not inside
+/// the frame.
+pub(crate) fn finish_checksum(frame: &mut [u8], start: usize, offset: usize) -> bool {
+    let Some(part) = frame.get_mut(start..) else {
+        return false;
+    };
+    if offset + 2 > part.len() {
+        return false;
+    }
+    // Zero stands for no checksum, in UDP alone; all ones is as right in the others.
+    let check = match !fold(sum(part, 0, part.len())) {
+        0 => 0xffff,
+        check => check,
+    };
+    put(part, offset, check);
+    true
+}
+
+/// Bytes of a packet's headers, those of TCP or UDP included; nothing for other packets.
+pub(crate) fn header_len(frame: &[u8]) -> Option<usize> {
+    // The lengths in a packet that is several in one may say more than sixteen bits can.
+    let mut start: Vec<u8> = frame.iter().copied().take(256).collect();
+    let shape = Headers::parse(&start.as_slice());
+    let at = shape.l3_at;
+    match shape.l3 {
+        L3::V4 => put_be(
+            &mut start,
+            at + 2,
+            &((frame.len().min(256) - at) as u16).to_be_bytes(),
+        ),
+        L3::V6 => put_be(
+            &mut start,
+            at + 4,
+            &((frame.len().min(256) - at - 40) as u16).to_be_bytes(),
+        ),
+        L3::None => return None,
+    }
+    let headers = Headers::parse(&start.as_slice());
+    match headers.l4 {
+        L4::Tcp => Some(headers.l4_at + headers.tcp_header()),
+        L4::Udp => Some(headers.l4_at + 8),
+        L4::None => None,
+    }
+}
+
 /// Stores a 16-bit lane as it lies in memory.
 fn put(frame: &mut [u8], at: usize, lane: u16) {
     if let Some(room) = frame.get_mut(at..at + 2) {
@@ -43,7 +89,7 @@ fn put_be(frame: &mut [u8], at: usize, value: &[u8]) {
 }
 
 /// Puts a VLAN tag behind the addresses.
-pub(super) fn insert_vlan(frame: &mut Vec<u8>, tci: u16, service: bool) {
+pub(crate) fn insert_vlan(frame: &mut Vec<u8>, tci: u16, service: bool) {
     if frame.len() < 12 {
         return;
     }
@@ -53,9 +99,9 @@ pub(super) fn insert_vlan(frame: &mut Vec<u8>, tci: u16, service: bool) {
 }
 
 /// Makes segment `number` of a large send into `out`: headers as for a packet of its own, and at
-/// most `mss` bytes of the payload. False when there is no such segment, or the headers are not
-/// TCP's.
-pub(super) fn segment(
+/// most `mss` bytes of the payload. False when there is no such segment, or the headers are
+/// neither TCP's nor UDP's.
+pub(crate) fn segment(
     header: &[u8],
     payload: &[u8],
     mss: usize,
@@ -86,10 +132,21 @@ pub(super) fn segment(
         L3::None => return false,
     }
     let headers = Headers::parse(&out.as_slice());
-    if headers.l4 != L4::Tcp {
+    let l4 = headers.l4_at;
+    // A header that is not whole would take its rest from the payload.
+    let whole = match headers.l4 {
+        L4::Tcp => l4 + headers.tcp_header() <= header.len(),
+        L4::Udp => l4 + 8 <= header.len(),
+        L4::None => false,
+    };
+    if !whole {
         return false;
     }
-    let l4 = headers.l4_at;
+    if headers.l4 == L4::Udp {
+        put_be(out, l4 + 4, &((l3_bytes - l4) as u16).to_be_bytes());
+        checksums(out, true, true);
+        return true;
+    }
     let sequence = headers.full(l4 + 4).wrapping_add(from as u32);
     put_be(out, l4 + 4, &sequence.to_be_bytes());
     if let Some(flags) = out.get_mut(l4 + 13) {
@@ -147,11 +204,85 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_tcp_is_not_cut() {
-        let mut udp = header(0);
-        udp[23] = 17;
-        assert!(!segment(&udp, &[0; 10], 5, 0, &mut Vec::new()));
+    fn datagrams_are_cut_too() {
+        let mut header = header(0);
+        header.truncate(42);
+        header[23] = 17;
+        let payload = [7u8; 25];
+        let mut out = Vec::new();
+        let mut sizes = Vec::new();
+        while segment(&header, &payload, 10, sizes.len(), &mut out) {
+            let headers = Headers::parse(&out.as_slice());
+            let verdict = verify(&out.as_slice(), &headers);
+            assert!(verdict.l3_ok && verdict.l4_ok);
+            assert_eq!(usize::from(headers.half(38)), out.len() - 34);
+            sizes.push(out.len() - 42);
+        }
+        assert_eq!(sizes, [10, 10, 5]);
+    }
+
+    #[test]
+    fn six_too() {
+        let mut header = vec![2; 12];
+        header.extend([0x81, 0, 0, 5, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 6, 64]);
+        header.extend([0xfd; 32]);
+        header.extend([0, 80, 1, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0x50, 0x18, 1, 0, 0, 0]);
+        header.extend([0, 0]);
+        let payload = [7u8; 2500];
+        let mut out = Vec::new();
+        let mut sizes = Vec::new();
+        while segment(&header, &payload, 1000, sizes.len(), &mut out) {
+            let headers = Headers::parse(&out.as_slice());
+            assert_eq!(headers.vlan, Some((5, false)));
+            assert!(verify(&out.as_slice(), &headers).l4_ok);
+            assert_eq!(usize::from(headers.half(22)), out.len() - 58);
+            sizes.push(out.len() - header.len());
+        }
+        assert_eq!(sizes, [1000, 1000, 500]);
+    }
+
+    #[test]
+    fn what_is_neither_is_not_cut() {
+        let mut other = header(0);
+        other[23] = 1;
+        assert!(!segment(&other, &[0; 10], 5, 0, &mut Vec::new()));
+        // Headers that are not whole.
+        let short = &header(0)[..50];
+        assert!(!segment(short, &[0; 30], 5, 0, &mut Vec::new()));
         assert!(!segment(&header(0), &[0; 10], 0, 0, &mut Vec::new()));
+    }
+
+    #[test]
+    fn what_a_sender_left_undone() {
+        let mut frame = header(0x18);
+        frame.extend([1, 2, 3]);
+        frame[16..18].copy_from_slice(&[0, 43]);
+        checksums(&mut frame, true, true);
+        let right = frame.clone();
+        // As a stack leaves it: the pseudo header's sum, not inverted.
+        let headers = Headers::parse(&frame.as_slice());
+        put(&mut frame, 50, fold(pseudo(&headers, 23)));
+        assert!(finish_checksum(&mut frame, 34, 16));
+        assert_eq!(frame, right);
+        assert!(!finish_checksum(&mut frame, 58, 0));
+        assert!(!finish_checksum(&mut frame, 34, 22));
+        assert!(!finish_checksum(&mut frame, usize::MAX, 0));
+    }
+
+    #[test]
+    fn headers_are_found_whatever_the_lengths_say() {
+        for claimed in [0u16, 40, 0xffff] {
+            let mut frame = header(0x18);
+            frame.resize(40_000, 7);
+            frame[16..18].copy_from_slice(&claimed.to_be_bytes());
+            assert_eq!(header_len(&frame), Some(54));
+            frame[23] = 17;
+            assert_eq!(header_len(&frame), Some(42));
+            frame[23] = 1;
+            assert_eq!(header_len(&frame), None);
+        }
+        assert_eq!(header_len(&[0; 14]), None);
+        assert_eq!(header_len(&[]), None);
     }
 
     #[test]

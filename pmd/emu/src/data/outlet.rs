@@ -1,12 +1,13 @@
 //! What a function's port is plugged into, and the way of a frame out of it.
 
 use super::cq::Cq;
+use super::describe::Sums;
 use super::frame::{Frame, Headers};
 use super::memory::Memory;
 use super::receiver::{Outcome, Receiver, Surroundings};
 use super::request::{DataEvent, Direction, LinkSpec};
 use super::slots::Slots;
-use crate::wire::{Oversize, Wire, WireReport};
+use crate::wire::{Delivery, Oversize, Wire, WireReport};
 use std::time::Duration;
 
 /// Oversize frames that a report names.
@@ -49,15 +50,27 @@ pub(super) struct Plug {
     pub joint: Joint,
     /// Frames towards this port are dropped rather than kept waiting.
     pub lossy: bool,
+    /// What its completions sum up.
+    pub sums: Sums,
     pub link: LinkSpec,
     /// The cable is whole (a fault can cut it).
     pub cable: bool,
+    /// The far end of a wire that leads out is up.
+    pub far: bool,
     /// Frames can cross.
     pub up: bool,
     pub report: WireReport,
 }
 
 impl Plug {
+    /// Tells a wire that leads out whether this end is up.
+    pub fn tell_wire(&mut self) {
+        let up = self.link.up && self.cable;
+        if let Joint::Wire(wire) = &mut self.joint {
+            wire.tell_link(up);
+        }
+    }
+
     /// A frame towards the port was not accepted; `accepted` were before.
     #[cold]
     pub fn refuse(&mut self, outcome: Outcome, accepted: u64, len: usize) {
@@ -135,6 +148,7 @@ impl Outlet<'_> {
             lossy: plug.lossy,
             max_frame: plug.link.max_frame,
             now: stamp,
+            sums: plug.sums,
         };
         let outcome = receiver.deliver(frame, headers, &mut around);
         if outcome != Outcome::Accepted {
@@ -174,7 +188,14 @@ impl Outlet<'_> {
                 if wire.wants_frames() {
                     self.scratch.clear();
                     frame.append_to(self.scratch);
-                    wire.send(self.scratch, self.time);
+                    match wire.send(self.scratch, self.time) {
+                        Delivery::Taken => {}
+                        Delivery::Wait => return Sent::Wait,
+                        Delivery::Lost => {
+                            sent.discards += 1;
+                            return Sent::Done;
+                        }
+                    }
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! A function's receive side: rules, TIRs, tables of queues, queues, and the way of a frame
 //! through them.
 
+use super::checksum;
 use super::cq::{Cq, Entry};
-use super::describe::Description;
+use super::describe::{Description, Sums};
 use super::frame::{Class, Frame, Headers};
 use super::memory::Memory;
 use super::request::{DataEvent, Direction, Dispatch, RqChange, RqSpec, RqtSpec, TirSpec, Traffic};
@@ -43,6 +44,8 @@ pub(super) struct Surroundings<'a> {
     pub max_frame: u32,
     /// Time stamp.
     pub now: u64,
+    /// What completions sum up.
+    pub sums: Sums,
 }
 
 /// Where a TIR leads.
@@ -405,7 +408,7 @@ impl Receiver {
             self.tally.discards += 1;
             return Outcome::Dropped;
         };
-        let entry = Description::of(frame, headers).entry(hashed, around.now);
+        let entry = Description::of(frame, headers, around.sums).entry(hashed, around.now);
         let tag = self.rules.flow_tag();
         let taken = if rq.reshapes(headers.vlan.is_some()) {
             take_reshaped(
@@ -418,6 +421,7 @@ impl Receiver {
                 around.memory,
                 cq,
                 around.events,
+                around.sums,
             )
         } else {
             rq.take(frame, entry, tag, around.memory, cq, around.events)
@@ -504,17 +508,22 @@ fn take_reshaped<F: Frame>(
     memory: &mut Memory,
     cq: &mut Cq,
     events: &mut Vec<DataEvent>,
+    sums: Sums,
 ) -> Taken {
     scratch.clear();
     frame.append_to(scratch);
     let crc = rq.spec().scatter_fcs.then(|| crc32(scratch));
-    if let (true, Some((tag, _))) = (rq.spec().vlan_strip, headers.vlan) {
+    // Service tags stay: a completion has no room to tell which kind was taken.
+    if let (true, Some((tag, false))) = (rq.spec().vlan_strip, headers.vlan) {
         scratch.drain(12..16);
         let [_, _, _, flags, ..] = &mut entry.body;
         *flags |= (1u64 << 16 | u64::from(tag)).to_be();
     }
     if let Some(crc) = crc {
         scratch.extend_from_slice(&crc.to_le_bytes());
+    }
+    if sums == Sums::Frame {
+        entry.set_sum(checksum::fold(checksum::sum(scratch, 14, scratch.len())));
     }
     rq.take(&scratch.as_slice(), entry, flow_tag, memory, cq, events)
 }

@@ -4,7 +4,7 @@
 //! Frames that a capture cut short (its snap length) are played as they are in the file.
 
 use super::pace::Pace;
-use super::{PcapConfig, Wire, WireError};
+use super::{Delivery, PcapConfig, Wire, WireError};
 use byteorder_slice::{BigEndian, ByteOrder, LittleEndian};
 use pcap_file::pcap::{PcapHeader, RawPcapPacket};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
@@ -406,10 +406,11 @@ impl Wire for PcapWire {
             .map(|turns| (turns * frames).saturating_sub(self.next as u64))
     }
 
-    fn send(&mut self, frame: &[u8], time: Duration) {
+    fn send(&mut self, frame: &[u8], time: Duration) -> Delivery {
         if let Some(output) = &mut self.output {
             output.write(frame, time);
         }
+        Delivery::Taken
     }
 
     fn flush(&mut self) {

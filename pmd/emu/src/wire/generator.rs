@@ -3,7 +3,7 @@
 //! All frames are made when the wire is opened, so that playing them costs a look into a table.
 
 use super::pace::Pace;
-use super::{GenConfig, Wire, WireError};
+use super::{Delivery, GenConfig, Wire, WireError};
 use std::time::Duration;
 
 /// Smallest frame that holds the headers and the sequence of its template.
@@ -170,7 +170,9 @@ impl Wire for GenWire {
         self.left
     }
 
-    fn send(&mut self, _frame: &[u8], _time: Duration) {}
+    fn send(&mut self, _frame: &[u8], _time: Duration) -> Delivery {
+        Delivery::Taken
+    }
 
     fn flush(&mut self) {}
 

@@ -3,13 +3,30 @@
 //! A wire is described by a [`WireConfig`] and opened before the data thread starts, so that a bad
 //! capture is an error of creation. Loop and pair are joints between functions and cost one copy;
 //! the others are a source of frames, a sink of frames, or both.
+//!
+//! # Wires to the world
+//! `wire=tap,interface=NAME` joins the port to a TAP interface of this machine, so that it talks to
+//! the machine's own network stack; `wire=packet,interface=NAME` to what is at the far end of any
+//! interface, such as one end of a veth pair.
+//!
+//! | wire | set up | take down |
+//! | --- | --- | --- |
+//! | `tap` | `sudo sh -c "ip tuntap add dev tap0 mode tap user $USER; ip address add 192.0.2.1/24 dev tap0; ip link set tap0 up"` | `sudo ip link del tap0` |
+//! | `packet` | `sudo sh -c "ip link add veth0 type veth peer name veth1; ip link set veth0 up; ip link set veth1 up"` | `sudo ip link del veth0` |
+//!
+//! A TAP interface made `user $USER` needs no privilege; a packet socket needs CAP_NET_RAW. The
+//! port's link follows the interface (for `packet` its carrier too), and a TAP interface's carrier
+//! follows the port's link.
 
 mod capture;
 mod generator;
+mod interface;
 mod pace;
 
 use capture::PcapWire;
 use generator::GenWire;
+use interface::InterfaceWire;
+use pollux_bus::netdev::NetdevError;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -36,13 +53,32 @@ pub trait Wire: Send {
     fn remaining(&self) -> Option<u64>;
 
     /// A frame that the function sent, at this time of day.
-    fn send(&mut self, frame: &[u8], time: Duration);
+    fn send(&mut self, frame: &[u8], time: Duration) -> Delivery;
 
     /// Pushes out what is buffered.
     fn flush(&mut self);
 
     /// Why frames that were sent are lost, if they are.
     fn error(&self) -> Option<String>;
+
+    /// Whether the far end is up, when the CPU's counter stands at `now`.
+    fn link(&mut self, _now: u64) -> bool {
+        true
+    }
+
+    /// The near end is up or down now.
+    fn tell_link(&mut self, _up: bool) {}
+}
+
+/// What a wire did with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It has it.
+    Taken,
+    /// It has no room; the frame is to be offered again.
+    Wait,
+    /// It could not be sent and is lost; [`Wire::error`] says why.
+    Lost,
 }
 
 /// A wire without a far end.
@@ -71,7 +107,9 @@ impl Wire for NullWire {
         Some(0)
     }
 
-    fn send(&mut self, _frame: &[u8], _time: Duration) {}
+    fn send(&mut self, _frame: &[u8], _time: Duration) -> Delivery {
+        Delivery::Taken
+    }
 
     fn flush(&mut self) {}
 
@@ -86,6 +124,8 @@ pub(crate) fn open(config: &WireConfig) -> Result<Box<dyn Wire>, WireError> {
         WireKind::Loop | WireKind::Pair { .. } | WireKind::Null => Box::new(NullWire),
         WireKind::Gen(config) => Box::new(GenWire::open(config)?),
         WireKind::Pcap(config) => Box::new(PcapWire::open(config)?),
+        WireKind::Tap(config) => Box::new(InterfaceWire::tap(&config.interface)?),
+        WireKind::Packet(config) => Box::new(InterfaceWire::packet(&config.interface)?),
     })
 }
 
@@ -116,6 +156,25 @@ pub(crate) fn check_joints<'a>(
                     "paired with function {peer}, whose wire does not lead back; pair both"
                 ));
             }
+        }
+    }
+    let interface = |wire: &WireConfig| match &wire.kind {
+        WireKind::Tap(config) | WireKind::Packet(config) => Some(config.interface.clone()),
+        _ => None,
+    };
+    for (function, wire) in wires.iter().enumerate() {
+        let Some(name) = interface(wire) else {
+            continue;
+        };
+        let other = wires
+            .iter()
+            .take(function)
+            .position(|other| interface(other).as_ref() == Some(&name));
+        if let Some(other) = other {
+            let reason = format!(
+                "interface {name} is the wire of function {other} already; give each its own"
+            );
+            return Err(WireError::Joint { function, reason });
         }
     }
     let captures = wires.iter().filter_map(|wire| match &wire.kind {
@@ -178,6 +237,19 @@ pub enum WireKind {
     Gen(GenConfig),
     /// Frames come from a capture, what is sent goes to one.
     Pcap(PcapConfig),
+    /// A TAP interface of this machine: the port talks to the machine's network stack.
+    Tap(InterfaceConfig),
+    /// Any interface of this machine, through a packet socket: the port talks to what is at its
+    /// far end.
+    Packet(InterfaceConfig),
+}
+
+/// An interface of this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InterfaceConfig {
+    /// Its name.
+    pub interface: String,
 }
 
 /// Captures of a pcap wire; pcap and pcapng.
@@ -274,7 +346,7 @@ pub struct WireReport {
     /// All frames of a finite source have been delivered or dropped, and no send queue has work
     /// left.
     pub drained: bool,
-    /// A write to the output capture failed; frames after it are lost.
+    /// A write to the output capture or to an interface failed; frames are lost.
     pub output_error: Option<String>,
 }
 
@@ -297,6 +369,9 @@ pub enum WireError {
         /// What is wrong and what would do.
         reason: String,
     },
+    /// An interface that cannot be used.
+    #[error(transparent)]
+    Interface(NetdevError),
     /// A generator that makes nothing sensible.
     #[error("generator: {reason}")]
     Generator {

@@ -173,6 +173,7 @@ fn joints_that_lead_nowhere_are_refused() {
 fn features() -> Features {
     Features {
         tx_checksum: true,
+        rx_checksum_full: false,
         tx_vlan_insert: true,
         max_lso: 1 << 18,
     }

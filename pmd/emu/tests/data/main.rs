@@ -5,7 +5,9 @@
 mod captures;
 mod completion;
 mod doorbell;
+mod interfaces;
 mod joint;
+mod kernel;
 mod memory;
 mod mixes;
 mod moderation;
