@@ -14,6 +14,7 @@ use pollux_prm::command::Opcode;
 use pollux_prm::commands::cq::*;
 use pollux_prm::commands::eq::*;
 use pollux_prm::commands::hca::Nop;
+use pollux_prm::commands::port_counters::{Counters, PhyCounters, Ppcnt};
 use pollux_prm::commands::register::*;
 use pollux_prm::commands::sq::*;
 use pollux_prm::commands::vport::{QueryVportState, QueryVportStateOut};
@@ -250,6 +251,20 @@ fn the_link_changes_once_for_each_event() {
     let event = driver.wait_event(eqn, ring, LOG);
     assert_eq!(PortChange(event.event_sub_type()), PortChange::DOWN);
     assert_eq!(link(&mut driver).state(), 0);
+    // Each time that it went down was counted, until somebody cleared.
+    assert_eq!(link_downs(&mut driver, false), 3);
+    assert_eq!(link_downs(&mut driver, true), 3);
+    assert_eq!(link_downs(&mut driver, false), 0);
+}
+
+fn link_downs(driver: &mut Driver, clear: bool) -> u32 {
+    let mut register = Ppcnt::zeroed();
+    register.set_local_port(1).set_clr(clear);
+    register.set_grp(PhyCounters::GROUP.0).unwrap();
+    let input = register.access(RegisterAccess::READ);
+    let out = driver.try_raw(&input, input.len()).unwrap();
+    let group: PhyCounters = Ppcnt::from_access(&out).unwrap().counters();
+    group.link_down_events()
 }
 
 /// Brings the world's send queue to work and posts one WQE of 64 bytes.

@@ -242,7 +242,7 @@ fn other_ports_groups_and_registers_are_refused() {
         Reason::RegisterValue
     );
     let mut counters = of_port::<Ppcnt>();
-    counters.set_grp(0x12).unwrap();
+    counters.set_grp(0x13).unwrap();
     assert_eq!(
         refused(&mut driver, &counters, RegisterAccess::READ),
         Reason::RegisterValue

@@ -10,6 +10,7 @@ use crate::fields::{Understood, Unwanted};
 use crate::syndrome::Reason;
 use pollux_prm::commands::port_counters::*;
 use pollux_prm::commands::register::*;
+use std::time::Instant;
 
 /// The only port.
 const LOCAL_PORT: u8 = 1;
@@ -36,6 +37,10 @@ pub(super) struct Port {
     /// Speeds that the driver allows.
     admin: Vec<u32>,
     cleared: Counters,
+    /// When that was.
+    cleared_at: Instant,
+    /// Times that the link went down since then.
+    link_downs: u32,
     /// Link state that was seen last.
     known: Option<bool>,
 }
@@ -54,6 +59,8 @@ impl Port {
                 .collect(),
             speeds,
             cleared: Counters::default(),
+            cleared_at: Instant::now(),
+            link_downs: 0,
             known: None,
         }
     }
@@ -79,6 +86,7 @@ impl Firmware {
             .replace(up)
             .is_some_and(|before| before != up)
         {
+            self.port.link_downs = self.port.link_downs.wrapping_add(u32::from(!up));
             self.events.push(Event::PortChange { up });
         }
     }
@@ -405,6 +413,13 @@ fn ppcnt(firmware: &mut Firmware, call: &Call<'_>) -> Result<Vec<u8>, Stop> {
             group.set_dot3stats_frame_too_longs(since(now.rx_too_long, base.rx_too_long));
             out.set_counters(&group)
         }
+        CounterGroup::PHYSICAL_LAYER => {
+            let mut group = PhyCounters::zeroed();
+            let age = firmware.port.cleared_at.elapsed().as_millis();
+            group.set_time_since_last_clear(u64::try_from(age).unwrap_or(u64::MAX));
+            group.set_link_down_events(firmware.port.link_downs);
+            out.set_counters(&group)
+        }
         CounterGroup::PER_PRIORITY => {
             ensure(priority < PRIORITIES, word(1))?;
             let mut group = PerPriorityCounters::zeroed();
@@ -427,6 +442,8 @@ fn ppcnt(firmware: &mut Firmware, call: &Call<'_>) -> Result<Vec<u8>, Stop> {
     out.set_prio_tc(priority).map_err(internal)?;
     if asked.clr() {
         firmware.port.cleared = now;
+        firmware.port.cleared_at = Instant::now();
+        firmware.port.link_downs = 0;
     }
     Ok(out.bytes().to_vec())
 }

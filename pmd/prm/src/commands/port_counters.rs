@@ -215,6 +215,17 @@ layout! {
             "device_stall_critical_watermark_cnt_low";
     }
 
+    /// Physical layer counters (group 0x12), of which errors of the line are left out.
+    pub struct PhyCounters = "mlx5_ifc_phys_layer_cntrs_bits", 248 bytes {
+        /// Milliseconds.
+        time_since_last_clear set_time_since_last_clear: u64 @ 0x0 +64
+            span "time_since_last_clear_high" "time_since_last_clear_low";
+        symbol_errors set_symbol_errors: u64 @ 0x40 +64
+            span "symbol_errors_high" "symbol_errors_low";
+        link_down_events set_link_down_events: u32 @ 0x600 +32;
+        successful_recovery_events set_successful_recovery_events: u32 @ 0x620 +32;
+    }
+
     /// Physical layer statistics (group 0x16).
     pub struct PhyStatistics = "mlx5_ifc_phys_layer_statistical_cntrs_bits", 248 bytes {
         time_since_last_clear set_time_since_last_clear: u64 @ 0x0 +64
@@ -304,6 +315,10 @@ impl Counters for ExtendedCounters {
 
 impl Counters for PerPriorityCounters {
     const GROUP: CounterGroup = CounterGroup::PER_PRIORITY;
+}
+
+impl Counters for PhyCounters {
+    const GROUP: CounterGroup = CounterGroup::PHYSICAL_LAYER;
 }
 
 impl Counters for PhyStatistics {
