@@ -24,7 +24,9 @@ fn one_line_and_status_2() {
     };
     let cases: Vec<(String, &[&str])> = vec![
         ("-a eth0".into(), &["eth0", "emu:"]),
-        ("-a 0000:3b:00.0".into(), &["0000:3b:00.0", "emu:"]),
+        ("-a 0000:3b:1f.7".into(), &["no PCI function 0000:3b:1f.7", "lspci"]),
+        ("-a 3b:1f.7,mprq=1".into(), &["mprq", "vf_token=UUID"]),
+        ("-a 3b:1f.7,container=two".into(), &["container=two", "own, shared"]),
         ("-a vfio-user:/no/such.sock".into(), &["/no/such.sock"]),
         ("-a emu:colour=blue".into(), &["colour"]),
         ("-a emu:ports=0".into(), &["ports"]),
@@ -39,7 +41,7 @@ fn one_line_and_status_2() {
         ("-a 'emu:ports=2,wire1=pcap,out1=\"/no/such/dir/o.pcap\"' --no-huge".into(), &["/no/such/dir/o.pcap"]),
         ("-l 4000".into(), &["CPU 4000", "may run on"]),
         (format!("--config {}", unknown_key.display()), &["key.toml:2:1", "device"]),
-        (format!("--config {adapter}"), &["0000:3b:00.0", "vfio"]),
+        (format!("--config {adapter}"), &["0000:3b:00.0", "PCI function"]),
         ("-a emu:ports=2,wire=pair --no-huge -- --rxq=1000 --txq=1000 --rxd=64 --txd=64 --total-num-mbufs=1024".into(), &["queue"]),
         ("-- --rxd=100".into(), &["--rxd=100", "64 or 128"]),
         ("-- --max-pkt-len=9018".into(), &["9018 bytes", "--mbuf-size"]),

@@ -26,8 +26,20 @@ pub use container::Container;
 use crate::{BusError, Function};
 use std::sync::Arc;
 
-/// PCI subsystem ids by which the software ConnectX says that it is one.
-pub(crate) const EMULATED_SUBSYSTEM: (u16, u16) = (0x15b3, 0x504c);
+/// PCI subsystem vendor and id by which the software ConnectX says that it is one; no adapter of
+/// metal has them. They reach a driver that knows nothing else of who plays the device.
+pub const EMULATED_SUBSYSTEM: (u16, u16) = (0x15b3, 0x504c);
+
+/// Looks whether the function at a PCI address could be opened, without touching it.
+///
+/// # Errors
+/// [`BusError::NoFunction`], [`BusError::NotBound`] or [`BusError::NoIommu`].
+pub fn look(address: &str) -> Result<(), BusError> {
+    sysfs::Sysfs::default()
+        .function(address)?
+        .openable()
+        .map(drop)
+}
 
 /// Opens the function at a PCI address (`dddd:bb:dd.f`), which must be bound to vfio-pci.
 /// `token` is the secret that a virtual function's owner demands, a UUID.

@@ -12,6 +12,7 @@ use crate::firmware::{Character, Firmware};
 use crate::init_segment::{Asked, InitSegment};
 use crate::objects::Kind;
 use crate::observe::Watched;
+use pollux_bus::vfio::EMULATED_SUBSYSTEM;
 use pollux_bus::{Device, Host, HostReader, Identity, MappedWindow, PciIdentity};
 use pollux_mempool::Window;
 use pollux_prm::command_queue::registers;
@@ -267,8 +268,8 @@ impl Device for EmulatedFunction {
         let [a, b, c, d, e, f] = character.mac;
         let serial = character.mac.map(|byte| format!("{byte:02X}")).concat();
         PciIdentity {
-            subsystem_vendor: VENDOR,
-            subsystem: profile.device,
+            subsystem_vendor: EMULATED_SUBSYSTEM.0,
+            subsystem: EMULATED_SUBSYSTEM.1,
             link_speed: profile.pcie_speed,
             link_width: profile.pcie_lanes,
             serial: Some(u64::from_be_bytes([a, b, c, 0xff, 0xfe, d, e, f])),

@@ -17,14 +17,6 @@ pub enum Error {
         /// What is wrong with it, and what would do.
         reason: String,
     },
-    /// A device string that means something which this build cannot reach.
-    #[error("device {given:?}: {what} cannot be reached yet; use emu: (a software adapter)")]
-    NotReachable {
-        /// The string.
-        given: String,
-        /// What it names.
-        what: &'static str,
-    },
     /// A device that is not there, or does not let itself be reached.
     #[error("device {given:?}: {source}")]
     Unreached {
@@ -121,7 +113,6 @@ impl Error {
     pub fn is_input(&self) -> bool {
         match self {
             Self::Device { .. }
-            | Self::NotReachable { .. }
             | Self::Undecided { .. }
             | Self::ConfigFile { .. }
             | Self::Config { .. }
@@ -131,7 +122,14 @@ impl Error {
             | Self::Driver(pollux_mlx5::Error::Setting { .. }) => true,
             #[cfg(feature = "emu")]
             Self::Emulator { .. } => true,
-            Self::Unreached { source, .. } => matches!(**source, BusError::Unreachable { .. }),
+            Self::Unreached { source, .. } => matches!(
+                **source,
+                BusError::Unreachable { .. }
+                    | BusError::NoFunction { .. }
+                    | BusError::NotBound { .. }
+                    | BusError::NoIommu { .. }
+                    | BusError::GroupNotViable { .. }
+            ),
             _ => false,
         }
     }

@@ -6,6 +6,7 @@
 
 use crate::lcore::{EmulatorPlace, Lcores, default_cpus};
 use crate::{Config, DeviceSpec, Error, Lcore, LcoreHandle, MemoryConfig, Port, device};
+use pollux_bus::vfio::{self, Container};
 use pollux_bus::{Function, vfio_user};
 use pollux_mempool::{
     NodeId, PageChoice, PageSize, Pool, PoolConfig, Segment, lcore as slots, topology,
@@ -302,6 +303,8 @@ impl Drop for Pollux {
 #[derive(Default)]
 struct Found {
     functions: Vec<Arc<dyn Function>>,
+    /// The IOMMU domain that adapters share, once there is one.
+    container: Option<Container>,
     #[cfg(feature = "emu")]
     emulator: Option<EmulatorHandle>,
 }
@@ -314,19 +317,62 @@ impl Found {
         allowed: &[usize],
         lcores: &[usize],
     ) -> Result<(), Error> {
-        let unreachable = |what| Error::NotReachable {
-            given: text.to_owned(),
-            what,
-        };
         match spec {
             DeviceSpec::Emulated(settings) => self.emulate(text, settings, allowed, lcores),
-            DeviceSpec::Pci { .. } => Err(unreachable("an adapter bound to vfio-pci")),
+            DeviceSpec::Pci { address, settings } => self.adapter(text, address, settings),
             DeviceSpec::VfioUser { path, settings } => {
                 self.functions
                     .push(vfio_user_function(text, path, settings)?);
                 Ok(())
             }
         }
+    }
+
+    /// A function bound to vfio-pci. All share one IOMMU domain, so that a pool is mapped once,
+    /// except those that ask for their own.
+    fn adapter(
+        &mut self,
+        text: &str,
+        address: &str,
+        settings: &[crate::Setting],
+    ) -> Result<(), Error> {
+        let bad = |reason| Error::Device {
+            given: text.to_owned(),
+            reason,
+        };
+        let unreached = |source| Error::Unreached {
+            given: text.to_owned(),
+            source: Box::new(source),
+        };
+        let (mut token, mut own) = (None, false);
+        for setting in settings {
+            match (setting.key.as_str(), setting.value.as_str()) {
+                ("vf_token", uuid) => token = Some(uuid),
+                ("container", "own") => own = true,
+                ("container", "shared") => own = false,
+                ("container", other) => {
+                    return Err(bad(format!("container={other}; allowed: own, shared")));
+                }
+                (key, _) => {
+                    return Err(bad(format!(
+                        "{key} is no setting of an adapter; allowed: vf_token=UUID, container=own|shared"
+                    )));
+                }
+            }
+        }
+        // What is wrong with the function is better to know than what is wrong with the machine.
+        vfio::look(address).map_err(unreached)?;
+        let container = match (&self.container, own) {
+            (Some(shared), false) => shared.clone(),
+            _ => Container::new().map_err(unreached)?,
+        };
+        let function = vfio::open(&container, address, token).map_err(unreached)?;
+        if !own {
+            self.container = Some(container);
+        }
+        check_vendor(text, function.as_ref(), "name another address")?;
+        self.functions.push(function);
+        Ok(())
     }
 
     #[cfg(feature = "emu")]
@@ -390,14 +436,22 @@ fn vfio_user_function(
         given: text.to_owned(),
         source: Box::new(source),
     })?;
-    let identity = function.identity();
-    if identity.vendor != MELLANOX {
-        return Err(bad(format!(
-            "the device there is {:04x}:{:04x}, no mlx5 adapter (vendor {MELLANOX:04x}); name another socket",
-            identity.vendor, identity.device
-        )));
-    }
+    check_vendor(text, function.as_ref(), "name another socket")?;
     Ok(function)
+}
+
+fn check_vendor(text: &str, function: &dyn Function, remedy: &str) -> Result<(), Error> {
+    let identity = function.identity();
+    if identity.vendor == MELLANOX {
+        return Ok(());
+    }
+    Err(Error::Device {
+        given: text.to_owned(),
+        reason: format!(
+            "the device there is {:04x}:{:04x}, no mlx5 adapter (vendor {MELLANOX:04x}); {remedy}",
+            identity.vendor, identity.device
+        ),
+    })
 }
 
 fn open_port(

@@ -76,15 +76,7 @@ impl VfioFunction {
         token: Option<&str>,
     ) -> Result<Self, BusError> {
         let address = &pci.address;
-        if pci.driver.as_deref() != Some("vfio-pci") {
-            return Err(BusError::NotBound {
-                address: address.clone(),
-                driver: pci.driver.clone().unwrap_or_else(|| "no driver".to_owned()),
-            });
-        }
-        let number = pci.group.ok_or_else(|| BusError::NoIommu {
-            address: address.clone(),
-        })?;
+        let number = pci.openable()?;
         let (group, domain) = container.join(number)?;
         let name = match token {
             Some(token) => format!("{address} vf_token={token}"),

@@ -16,6 +16,21 @@ pub(super) struct PciFunction {
     pub(super) group: Option<u32>,
 }
 
+impl PciFunction {
+    /// The number of its group, if vfio-pci has it and an IOMMU stands before it.
+    pub(super) fn openable(&self) -> Result<u32, BusError> {
+        let address = self.address.clone();
+        match (self.driver.as_deref(), self.group) {
+            (Some("vfio-pci"), Some(group)) => Ok(group),
+            (Some("vfio-pci"), None) => Err(BusError::NoIommu { address }),
+            (other, _) => Err(BusError::NotBound {
+                address,
+                driver: other.unwrap_or("no driver").to_owned(),
+            }),
+        }
+    }
+}
+
 /// The file system under which all this is found; another one in tests.
 #[derive(Clone, Debug)]
 pub(super) struct Sysfs(PathBuf);
@@ -185,6 +200,19 @@ mod tests {
                 group: Some(26),
             }
         );
+        assert_eq!(function.openable().unwrap(), 26);
+        let taken = sysfs.function("0000:3b:00.1").unwrap().openable();
+        let taken = taken.unwrap_err().to_string();
+        assert!(
+            taken.contains("mlx5_core") && taken.contains("scripts/host bind"),
+            "{taken}"
+        );
+        let bare = PciFunction {
+            group: None,
+            ..function
+        };
+        let bare = bare.openable().unwrap_err().to_string();
+        assert!(bare.contains("intel_iommu=on"), "{bare}");
         let alone = sysfs.function("0000:3b:00.2").unwrap();
         assert_eq!((alone.node, alone.driver), (None, None));
         let absent = sysfs.function("0000:ff:00.0").unwrap_err().to_string();
