@@ -142,7 +142,8 @@ fn flag(key: &str, given: &str) -> Result<bool, EmuError> {
 
 /// A MAC address as people write it.
 fn mac(key: &str, given: &str) -> Result<[u8; 6], EmuError> {
-    let refuse = || wrong(key, given, "a unicast address such as 02:00:00:00:00:01");
+    let allowed = "a unicast address such as 02:00:00:00:00:01, or zeros for a virtual function that was given none";
+    let refuse = || wrong(key, given, allowed);
     let parts: Option<Vec<u8>> = given
         .split([':', '-'])
         .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok())?)
@@ -150,8 +151,8 @@ fn mac(key: &str, given: &str) -> Result<[u8; 6], EmuError> {
     let mac: [u8; 6] = parts
         .and_then(|parts| parts.try_into().ok())
         .ok_or_else(refuse)?;
-    let unicast = mac != [0; 6] && mac.first().is_some_and(|first| first & 1 == 0);
-    if unicast { Ok(mac) } else { Err(refuse()) }
+    let group = mac.first().is_none_or(|first| first & 1 == 1);
+    if group { Err(refuse()) } else { Ok(mac) }
 }
 
 /// The raw settings of one function's wire, before they are put together.

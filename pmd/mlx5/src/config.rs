@@ -123,6 +123,8 @@ pub struct PortInfo {
     pub board: String,
     /// The address that the adapter was made with.
     pub mac: MacAddress,
+    /// The function had no address (a virtual one whose owner gave it none), so one was made up.
+    pub mac_made_up: bool,
     /// Largest MTU in bytes.
     pub max_mtu: usize,
     /// Most receive queues.

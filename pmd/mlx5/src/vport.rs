@@ -13,6 +13,7 @@ use pollux_prm::commands::vport::{
     VportList,
 };
 use pollux_prm::opcode::Opcode;
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// Ethernet header and one VLAN tag.
 const HEADERS: usize = 14 + 4;
@@ -129,6 +130,24 @@ pub(crate) fn set_addresses(control: &Control, addresses: &[MacAddress]) -> Resu
     modify(control, select, context, &tail)
 }
 
+/// An address for a function that has none: locally administered, and hardly anybody else's.
+pub(crate) fn made_up() -> MacAddress {
+    // Seeded by the operating system, anew for each.
+    let number = RandomState::new().build_hasher().finish();
+    let [mut first, b, c, d, e, f, ..] = number.to_le_bytes();
+    first = first & 0xfc | 0x02;
+    MacAddress([first, b, c, d, e, f])
+}
+
+/// Gives the virtual port an address of its own.
+pub(crate) fn set_permanent_address(control: &Control, mac: MacAddress) -> Result<(), Error> {
+    let mut context = NicVportContext::zeroed();
+    context.set_permanent_address(entry(mac));
+    let mut select = NicVportFieldSelect::zeroed();
+    select.set_permanent_address(true);
+    modify(control, select, context, &[])
+}
+
 /// Sets whether the virtual port asks for every packet.
 pub(crate) fn set_promiscuous(control: &Control, on: bool) -> Result<(), Error> {
     let mut context = NicVportContext::zeroed();
@@ -155,6 +174,16 @@ fn modify(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_made_up_are_local_and_of_one() {
+        let made: Vec<MacAddress> = (0..64).map(|_| made_up()).collect();
+        assert!(made.iter().all(|mac| mac.0[0] & 3 == 2), "{made:?}");
+        let mut distinct = made.clone();
+        distinct.sort_by_key(|mac| mac.0);
+        distinct.dedup();
+        assert_eq!(distinct.len(), made.len());
+    }
 
     #[test]
     fn sizes_count_headers_tag_and_check_sequence() {

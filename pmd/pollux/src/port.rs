@@ -139,10 +139,15 @@ impl Port {
 
     /// What the last start met that costs packets or speed, without being an error.
     pub fn warnings(&self) -> Vec<String> {
-        self.warnings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let last = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
+        let info = self.info();
+        let own = info.mac_made_up.then(|| {
+            format!(
+                "port {} had no MAC address, so {} was made up; have the physical function's owner give it one (ip link set NAME vf N mac ADDRESS)",
+                info.number, info.mac
+            )
+        });
+        own.into_iter().chain(last.iter().cloned()).collect()
     }
 
     /// Whether it is started.

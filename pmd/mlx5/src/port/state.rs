@@ -2,6 +2,7 @@
 
 use crate::bringup::Device;
 use crate::config::{Limits, MacAddress, OpenOptions, PortConfig, PortInfo, model};
+use crate::control::Control;
 use crate::counters::{RxCounters, TxCounters};
 use crate::error::Error;
 use crate::queues::{self, Start, Started};
@@ -50,6 +51,26 @@ pub(super) struct State {
 
 pub(super) type Counters<'a> = (Vec<&'a RxCounters>, Vec<&'a TxCounters>);
 
+/// The function's address. A virtual function may have none until its owner gives it one; it gets
+/// one that is made up then.
+fn address(control: &Control, name: &str) -> Result<(MacAddress, bool), Error> {
+    let found = MacAddress(vport::context(control)?.permanent_address().mac());
+    if found.0 != [0; 6] {
+        return Ok((found, false));
+    }
+    let mac = vport::made_up();
+    let refused = |error| {
+        tracing::debug!(%error, "an address of its own");
+        Error::Unsupported {
+            function: name.to_owned(),
+            lacks: "has no MAC address and may not choose one".into(),
+            remedy: "have the physical function's owner give it one (ip link set NAME vf N mac ADDRESS) or trust it (... trust on)",
+        }
+    };
+    vport::set_permanent_address(control, mac).map_err(refused)?;
+    Ok((mac, true))
+}
+
 impl State {
     /// Opens the function and reads what the port is.
     pub(super) fn open(
@@ -78,7 +99,7 @@ impl State {
         let mut dealloc = DeallocQCounter::request();
         dealloc.set_counter_set_id(counter_set);
         device.keep::<DeallocQCounter>("queue counter", dealloc);
-        let mac = MacAddress(vport::context(&control)?.permanent_address().mac());
+        let (mac, mac_made_up) = address(&control, &device.name)?;
         let (max_mtu, mtu) = vport::mtu(&control)?;
         let general = &device.capabilities.general;
         let power = |log: u8| 1usize << log.min(24);
@@ -101,6 +122,7 @@ impl State {
             firmware: device.firmware,
             board: device.psid.clone(),
             mac,
+            mac_made_up,
             max_mtu,
             max_rx_queues: most(power(general.log_max_rq()).min(max_indirections)),
             max_tx_queues: most(power(general.log_max_sq())),

@@ -1,14 +1,15 @@
 //! Opening, starting, stopping and closing, whole and in every order.
 
-use crate::harness::{Backing, Rig, one_queue, pool, queues, until};
+use crate::harness::{Backing, Rig, one_queue, plain, pool, queues, receive, send, until};
 use crate::on_every_backing;
-use pollux_mlx5::{OpenOptions, Port};
+use pollux_mlx5::{OpenOptions, Port, PortConfig};
 
 on_every_backing! {
     opens_and_closes_and_leaves_nothing
     every_model
     signed_answers_are_taken
     says_what_it_is
+    a_function_without_address_makes_one_up
     starts_and_stops_and_leaves_nothing
     a_second_start_is_refused_and_changes_nothing
     each_queue_is_handed_out_once_per_start
@@ -101,6 +102,42 @@ fn says_what_it_is(backing: Backing) {
     assert!(info.max_mtu >= 9000, "{}", info.max_mtu);
     assert!(info.max_rx_queues >= 1 && info.max_tx_queues >= 1);
     assert!(info.rx_descriptors.max >= 1024 && info.tx_descriptors.max >= 1024);
+}
+
+fn a_function_without_address_makes_one_up(backing: Backing) {
+    let rig = Rig::new(backing, "ports=2,wire=pair,mac0=00:00:00:00:00:00");
+    let (bare, given) = (rig.open(0).unwrap(), rig.open(1).unwrap());
+    assert!(bare.info().mac_made_up && !given.info().mac_made_up);
+    let mac = bare.info().mac;
+    assert_eq!(
+        mac.0[0] & 3,
+        2,
+        "{mac}: locally administered, of one station"
+    );
+    // The device knows it too: packets to it come in without promiscuous mode.
+    let pool = pool(256);
+    let config = PortConfig {
+        promiscuous: false,
+        ..one_queue(&pool, 64)
+    };
+    bare.start(&config).unwrap();
+    given.start(&config).unwrap();
+    let (mut rx, mut tx) = (bare.take_rx(0).unwrap(), given.take_tx(0).unwrap());
+    let mut frame = plain(7, 64);
+    frame[..6].copy_from_slice(&mac.0);
+    send(&mut tx, &pool, &[frame.clone()]);
+    assert_eq!(receive(&mut rx, 1), [frame]);
+    drop((bare, given));
+    // Firmware that does not let it: the remedy is the owner's.
+    rig.ask("arm 0 opcode:0x755:1 fail:3:0x1234");
+    let error = rig.open(0).unwrap_err().to_string();
+    assert!(
+        error.contains("no MAC address") && error.contains("ip link set"),
+        "{error}"
+    );
+    let report = rig.report(0);
+    let left = ["connected", "pages", "objects"].map(|key| report.get(key));
+    assert_eq!(left, [0; 3], "{report}");
 }
 
 fn starts_and_stops_and_leaves_nothing(backing: Backing) {
