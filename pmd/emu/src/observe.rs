@@ -153,7 +153,7 @@ mod tests {
         let line = CommandRecord::answered(&input, &output).to_string();
         assert_eq!(
             line,
-            "0x0fff op_mod=0x1 in=32 status=BAD_OP syndrome=0xbeef"
+            "0x0fff op_mod=0x1 in=32 status=BAD_OP_ERR syndrome=0xbeef"
         );
     }
 }
