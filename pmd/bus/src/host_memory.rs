@@ -6,45 +6,27 @@
 //! resolved that it has seen the newest table ([`HostReader::quiesce`]). A thread that sleeps
 //! parks its reader first, so that nobody waits for a sleeper.
 
+mod table;
+
 use crate::{BusError, Iova};
 use crossbeam_utils::CachePadded;
 use pollux_mempool::Window;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use table::{Entry, Place, Table};
 
 /// How long an unmap waits for the device's threads.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A device address that is not mapped, or not as far as was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("device address {iova}+{len:#x} is not mapped")]
+#[error("device address {iova}+{len:#x} is not mapped, or not for this access")]
 pub struct DmaFault {
     /// First address of the access.
     pub iova: Iova,
     /// Its length.
     pub len: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Table {
-    /// Sorted by first address, never overlapping.
-    entries: Vec<(u64, Window)>,
-}
-
-impl Table {
-    fn position(&self, iova: u64) -> Option<usize> {
-        let after = self.entries.partition_point(|(start, _)| *start <= iova);
-        after.checked_sub(1)
-    }
-
-    fn find(&self, iova: u64, len: u64) -> Option<(usize, u64)> {
-        let index = self.position(iova)?;
-        let (start, window) = self.entries.get(index)?;
-        let offset = iova - start;
-        let end = offset.checked_add(len)?;
-        (end <= window.len() as u64).then_some((index, offset))
-    }
 }
 
 /// Generation value of a reader that sleeps and holds nothing.
@@ -98,7 +80,7 @@ impl HostMemory {
 
     /// Mappings in force.
     pub fn mappings(&self) -> usize {
-        self.lock().mapped.entries.len()
+        self.lock().mapped.len()
     }
 
     /// Enters a mapping.
@@ -106,21 +88,27 @@ impl HostMemory {
     /// # Errors
     /// [`BusError::Overlap`] with one that is there, or past the end of the address space.
     pub fn map(&self, iova: Iova, memory: Window) -> Result<(), BusError> {
+        self.enter(iova, memory, true)
+    }
+
+    /// Enters a mapping that the device may not write.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_read_only(&self, iova: Iova, memory: Window) -> Result<(), BusError> {
+        self.enter(iova, memory, false)
+    }
+
+    fn enter(&self, iova: Iova, memory: Window, writable: bool) -> Result<(), BusError> {
         let len = memory.len() as u64;
-        let overlap = || BusError::Overlap { iova, len };
-        let end = iova.0.checked_add(len).ok_or_else(overlap)?;
         let mut tables = self.lock();
-        let mut next = Table::clone(&tables.mapped);
-        let at = next.entries.partition_point(|(start, _)| *start < iova.0);
-        let clear_before = at
-            .checked_sub(1)
-            .and_then(|before| next.entries.get(before))
-            .is_none_or(|(start, window)| start + window.len() as u64 <= iova.0);
-        let clear_after = next.entries.get(at).is_none_or(|(start, _)| *start >= end);
-        if len == 0 || !clear_before || !clear_after {
-            return Err(overlap());
-        }
-        next.entries.insert(at, (iova.0, memory));
+        let entry = Entry {
+            start: iova.0,
+            window: memory,
+            writable,
+        };
+        let next = tables.mapped.with(entry);
+        let next = next.ok_or(BusError::Overlap { iova, len })?;
         self.publish(&mut tables, next);
         Ok(())
     }
@@ -134,13 +122,12 @@ impl HostMemory {
     pub fn unmap(&self, iova: Iova, len: u64) -> Result<(), BusError> {
         let (generation, readers) = {
             let mut tables = self.lock();
-            let mut next = Table::clone(&tables.mapped);
-            let at = next
-                .entries
-                .iter()
-                .position(|(start, window)| *start == iova.0 && window.len() as u64 == len)
-                .ok_or(BusError::NotMapped { iova, len })?;
-            next.entries.remove(at);
+            let last = iova.0.saturating_add(len).saturating_sub(1);
+            let whole = |entry: &Entry| entry.start == iova.0 && entry.window.len() as u64 == len;
+            if !tables.mapped.entry_at(iova.0).is_some_and(whole) {
+                return Err(BusError::NotMapped { iova, len });
+            }
+            let (next, _) = tables.mapped.without(iova.0, last);
             self.publish(&mut tables, next)
         };
         wait_for(&readers, generation, iova, len)
@@ -157,27 +144,16 @@ impl HostMemory {
         let iova = Iova(first);
         let (removed, generation, readers) = {
             let mut tables = self.lock();
-            let cut = |entry: Option<&(u64, Window)>, at: u64| {
-                entry.is_some_and(|(start, window)| *start < at && at - start < window.len() as u64)
-            };
-            let entries = &tables.mapped.entries;
-            let from = entries.partition_point(|(start, _)| *start < first);
-            let to = entries.partition_point(|(start, _)| *start <= last);
-            let cut_before = cut(from.checked_sub(1).and_then(|at| entries.get(at)), first);
-            let end = last.checked_add(1);
-            let cut_after =
-                end.is_some_and(|end| cut(to.checked_sub(1).and_then(|at| entries.get(at)), end));
-            if cut_before || cut_after {
+            if tables.mapped.is_cut_by(first, last) {
                 return Err(BusError::NotMapped { iova, len });
             }
-            if from >= to {
+            let (next, removed) = tables.mapped.without(first, last);
+            if removed.is_empty() {
                 return Ok(Vec::new());
             }
-            let mut next = Table::clone(&tables.mapped);
-            let removed: Vec<(Iova, Window)> = next
-                .entries
-                .drain(from..to)
-                .map(|(start, window)| (Iova(start), window))
+            let removed: Vec<(Iova, Window)> = removed
+                .into_iter()
+                .map(|entry| (Iova(entry.start), entry.window))
                 .collect();
             let (generation, readers) = self.publish(&mut tables, next);
             (removed, generation, readers)
@@ -236,7 +212,7 @@ impl HostMemory {
             state,
             table,
             generation,
-            last: 0,
+            last: Place::default(),
         }
     }
 
@@ -292,7 +268,8 @@ pub struct HostReader {
     state: Arc<ReaderState>,
     table: Arc<Table>,
     generation: u64,
-    last: usize,
+    /// Where the last lookup ended: neighbouring accesses hit the same mapping nearly always.
+    last: Place,
 }
 
 impl HostReader {
@@ -320,7 +297,7 @@ impl HostReader {
         self.generation = self.memory.generation.load(Ordering::SeqCst);
         self.table = Arc::clone(&tables.visible);
         drop(tables);
-        self.last = 0;
+        self.last = Place::default();
         // The old table's windows are let go before the unmapper is told.
         self.state.seen.store(self.generation, Ordering::Release);
     }
@@ -336,7 +313,7 @@ impl HostReader {
         // A sleeper must not keep the driver's memory mapped.
         self.table = Arc::default();
         self.generation = 0;
-        self.last = 0;
+        self.last = Place::default();
         self.state.seen.store(PARKED, Ordering::Release);
     }
 
@@ -348,47 +325,62 @@ impl HostReader {
         self.refresh();
     }
 
-    /// The mapped window that holds `iova`..`iova + len`, and the offset of `iova` in it.
+    #[inline]
+    fn entry(&mut self, iova: u64, len: u64) -> Result<&Entry, DmaFault> {
+        let fault = DmaFault {
+            iova: Iova(iova),
+            len,
+        };
+        if !self.table.holds(self.last, iova, len) {
+            self.last = self.table.find(iova, len).ok_or(fault)?;
+        }
+        self.table.at(self.last).ok_or(fault)
+    }
+
+    /// The mapped window that holds `iova`..`iova + len`, and the offset of `iova` in it, for
+    /// reading.
     ///
     /// # Errors
     /// [`DmaFault`] when the range is not inside one mapping.
     #[inline]
     pub fn resolve(&mut self, iova: u64, len: u64) -> Result<(&Window, usize), DmaFault> {
-        let fault = DmaFault {
-            iova: Iova(iova),
-            len,
-        };
-        // Neighbouring accesses hit the same mapping nearly always.
-        if let Some((start, window)) = self.table.entries.get(self.last) {
-            let offset = iova.wrapping_sub(*start);
-            let size = window.len() as u64;
-            if offset < size && len <= size - offset {
-                // Borrowed anew: the early return above would keep `self` borrowed below.
-                return match self.table.entries.get(self.last) {
-                    Some((_, window)) => Ok((window, offset as usize)),
-                    None => Err(fault),
-                };
-            }
-        }
-        let (index, offset) = self.table.find(iova, len).ok_or(fault)?;
-        self.last = index;
-        match self.table.entries.get(index) {
-            Some((_, window)) => Ok((window, offset as usize)),
-            None => Err(fault),
-        }
+        let entry = self.entry(iova, len)?;
+        Ok((&entry.window, (iova - entry.start) as usize))
     }
 
-    /// A window on exactly `iova`..`iova + len`, to be kept until the generation changes.
+    /// As [`resolve`](Self::resolve), for writing.
+    ///
+    /// # Errors
+    /// [`DmaFault`] when the range is not inside one mapping that the device may write.
+    #[inline]
+    pub fn resolve_mut(&mut self, iova: u64, len: u64) -> Result<(&Window, usize), DmaFault> {
+        let entry = self.entry(iova, len)?;
+        if !entry.writable {
+            return Err(DmaFault {
+                iova: Iova(iova),
+                len,
+            });
+        }
+        Ok((&entry.window, (iova - entry.start) as usize))
+    }
+
+    /// A window on exactly `iova`..`iova + len` for reading, to be kept until the generation
+    /// changes.
     ///
     /// # Errors
     /// [`DmaFault`] when the range is not inside one mapping.
     pub fn window(&mut self, iova: u64, len: u64) -> Result<Window, DmaFault> {
-        let fault = DmaFault {
-            iova: Iova(iova),
-            len,
-        };
-        let (window, offset) = self.resolve(iova, len)?;
-        window.window(offset, len as usize).map_err(|_| fault)
+        let resolved = self.resolve(iova, len)?;
+        part(resolved, iova, len)
+    }
+
+    /// As [`window`](Self::window), for writing.
+    ///
+    /// # Errors
+    /// As [`resolve_mut`](Self::resolve_mut).
+    pub fn window_mut(&mut self, iova: u64, len: u64) -> Result<Window, DmaFault> {
+        let resolved = self.resolve_mut(iova, len)?;
+        part(resolved, iova, len)
     }
 
     /// Copies out of the driver's memory, across mappings where they touch.
@@ -398,7 +390,7 @@ impl HostReader {
     pub fn copy_out(&mut self, iova: u64, bytes: &mut [u8]) -> Result<(), DmaFault> {
         let mut done = 0;
         while done < bytes.len() {
-            let (window, offset, part) = self.piece(iova, done, bytes.len())?;
+            let (window, offset, part) = self.piece(iova, done, bytes.len(), false)?;
             let Some(target) = bytes.get_mut(done..done + part) else {
                 break;
             };
@@ -413,11 +405,12 @@ impl HostReader {
     /// Copies into the driver's memory, across mappings where they touch.
     ///
     /// # Errors
-    /// [`DmaFault`] at the first byte that is not mapped; what came before it was copied.
+    /// [`DmaFault`] at the first byte that is not mapped for writing; what came before it was
+    /// copied.
     pub fn copy_in(&mut self, iova: u64, bytes: &[u8]) -> Result<(), DmaFault> {
         let mut done = 0;
         while done < bytes.len() {
-            let (window, offset, part) = self.piece(iova, done, bytes.len())?;
+            let (window, offset, part) = self.piece(iova, done, bytes.len(), true)?;
             let Some(source) = bytes.get(done..done + part) else {
                 break;
             };
@@ -434,14 +427,26 @@ impl HostReader {
         iova: u64,
         done: usize,
         len: usize,
+        write: bool,
     ) -> Result<(Window, usize, usize), DmaFault> {
         let at = iova
             .checked_add(done as u64)
             .ok_or(fault_at(iova, done, len - done))?;
-        let (window, offset) = self.resolve(at, 1)?;
+        let (window, offset) = match write {
+            true => self.resolve_mut(at, 1)?,
+            false => self.resolve(at, 1)?,
+        };
         let part = (window.len() - offset).min(len - done);
         Ok((window.clone(), offset, part))
     }
+}
+
+fn part((window, offset): (&Window, usize), iova: u64, len: u64) -> Result<Window, DmaFault> {
+    let fault = |_| DmaFault {
+        iova: Iova(iova),
+        len,
+    };
+    window.window(offset, len as usize).map_err(fault)
 }
 
 fn fault_at(iova: u64, done: usize, len: usize) -> DmaFault {

@@ -8,6 +8,7 @@
 //! files that are sealed against that are taken ([`Trust::Sealed`]), unless whoever runs the server
 //! trusts its clients.
 
+use super::message::DmaMap;
 use crate::{BusError, HostMemory, Iova};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::stat::fstat;
@@ -15,6 +16,7 @@ use pollux_mempool::Segment;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use vfio_bindings::bindings::vfio::{VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE};
 
 /// Ranges that a client may have mapped at once, as many as a host's IOMMU takes by default.
 pub const MAX_RANGES: usize = 65_535;
@@ -66,12 +68,16 @@ impl GuestMemory {
         }
     }
 
-    /// Makes `len` bytes from `offset` of the file visible at `iova`.
+    /// Makes a part of the file visible to the device, for reading or for both.
     ///
     /// # Errors
     /// [`BusError::Overlap`], [`BusError::MapLimit`], [`BusError::Memory`] when the file is too
     /// short, [`BusError::Refused`] for a file that is not taken.
-    pub fn map(&mut self, iova: u64, len: u64, offset: u64, fd: OwnedFd) -> Result<(), BusError> {
+    pub fn map(&mut self, range: &DmaMap, fd: OwnedFd) -> Result<(), BusError> {
+        let (iova, len, offset) = (range.address, range.size, range.offset);
+        if range.flags & VFIO_DMA_MAP_FLAG_READ == 0 {
+            return Err(refused("it may not be read"));
+        }
         if self.owners.len() >= MAX_RANGES {
             return Err(BusError::MapLimit { limit: MAX_RANGES });
         }
@@ -102,7 +108,11 @@ impl GuestMemory {
         let place =
             usize::try_from(offset).map_err(|_| refused("an offset beyond the address space"))?;
         let window = segment.window(place, size)?;
-        self.table.map(Iova(iova), window)?;
+        if range.flags & VFIO_DMA_MAP_FLAG_WRITE == 0 {
+            self.table.map_read_only(Iova(iova), window)?;
+        } else {
+            self.table.map(Iova(iova), window)?;
+        }
         self.owners.insert(iova, key);
         let ranges = self.files.get(&key).map_or(0, |file| file.ranges) + 1;
         self.files.insert(key, MappedFile { segment, ranges });

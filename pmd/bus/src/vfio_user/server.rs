@@ -8,6 +8,7 @@ use super::stream::{Broken, Incoming, Stop, Stream, Watch, next_client};
 use crate::{BusError, Device};
 use nix::errno::Errno;
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -63,13 +64,23 @@ pub fn serve(
 ) -> Result<(), BusError> {
     // One buffer for the server's life.
     let mut body = Vec::new();
-    while let Some(socket) = next_client(listener, stop)? {
+    let mut door = VecDeque::new();
+    loop {
+        let waiting = door.pop_front();
+        let next = match waiting {
+            Some(socket) if !stop.is_raised() => Some(socket),
+            _ => next_client(listener, stop)?,
+        };
+        let Some(socket) = next else {
+            return Ok(());
+        };
         let stream = Stream::new(socket);
         log(Event::Arrived(stream.peer()));
         let log = RefCell::new(&mut *log);
         let mut watch = Watch {
             listener,
             stop,
+            door: &mut door,
             turned_away: &mut || (log.borrow_mut())(Event::TurnedAway),
         };
         let mut refused = |command, why| (log.borrow_mut())(Event::Refused { command, why });
@@ -91,7 +102,6 @@ pub fn serve(
         drop(stream);
         (log.borrow_mut())(Event::Departed(ending));
     }
-    Ok(())
 }
 
 /// Serves one client; returns why it cannot go on.

@@ -338,7 +338,7 @@ impl<'a> Session<'a> {
             (None, _) => Ok(Answer::default()),
             (Some(_), more @ 1..) => no(format!("{} descriptors with a mapping", more + 1)),
             (Some(fd), 0) => {
-                self.memory.map(map.address, map.size, map.offset, fd)?;
+                self.memory.map(&map, fd)?;
                 Ok(Answer::default())
             }
         }

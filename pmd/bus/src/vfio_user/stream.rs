@@ -11,6 +11,7 @@ use crate::{BusError, Interrupt, rights};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -20,6 +21,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// How long a client may leave an answer unread.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Clients that may stand at the door.
+const AT_DOOR: usize = 16;
 
 /// Why a connection cannot go on.
 #[derive(Debug)]
@@ -76,6 +80,9 @@ pub(super) struct Incoming {
 pub(super) struct Watch<'a> {
     pub listener: &'a Listener,
     pub stop: &'a Stop,
+    /// Clients that came while this one is served, and have not asked anything yet. One that asks
+    /// is told that the device is busy; one that is still silent when this one leaves is next.
+    pub door: &'a mut VecDeque<OwnedFd>,
     /// Called for each client that is turned away.
     pub turned_away: &'a mut dyn FnMut(),
 }
@@ -215,41 +222,62 @@ impl Stream {
                         .unwrap_or(PollTimeout::MAX)
                 }
             };
-            let mut fds = [
+            let mut fds = vec![
                 PollFd::new(self.socket.as_fd(), what),
                 PollFd::new(watch.stop.line.as_fd(), PollFlags::POLLIN),
                 PollFd::new(watch.listener.as_fd(), PollFlags::POLLIN),
             ];
+            let at_door = watch.door.iter();
+            fds.extend(at_door.map(|socket| PollFd::new(socket.as_fd(), PollFlags::POLLIN)));
             match poll(&mut fds, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(errno) => return Err(Broken::Nonsense(format!("poll: {errno}"))),
             }
-            let ready = |at: usize| fds.get(at).is_some_and(|fd| fd.any() == Some(true));
-            if ready(1) {
+            let ready: Vec<bool> = fds.iter().map(|fd| fd.any() == Some(true)).collect();
+            let is_ready = |at: usize| ready.get(at).copied().unwrap_or(false);
+            if is_ready(1) {
                 return Err(Broken::Stopped);
             }
             // Its own client first: one that has left makes room for the next.
-            if ready(0) {
+            if is_ready(0) {
                 return Ok(());
             }
-            if ready(2) {
-                turn_away(watch);
+            for at in (0..watch.door.len()).rev() {
+                if is_ready(3 + at) {
+                    if let Some(socket) = watch.door.remove(at) {
+                        turn_away(&socket);
+                        (watch.turned_away)();
+                    }
+                }
+            }
+            if is_ready(2) {
+                if let Ok(Some(socket)) = watch.listener.accept() {
+                    watch.door.push_back(socket);
+                    // Who stands there longest without a word gives way.
+                    if watch.door.len() > AT_DOOR {
+                        watch.door.pop_front();
+                        (watch.turned_away)();
+                    }
+                }
             }
         }
     }
 }
 
-/// Answers a further client's first question, before it has asked it, with "busy".
-fn turn_away(watch: &mut Watch<'_>) {
-    if let Ok(Some(socket)) = watch.listener.accept() {
-        let question = Header::question(0, super::message::command::VERSION, 0);
+/// Answers a further client's first question with "busy".
+fn turn_away(socket: &OwnedFd) {
+    let mut bytes = [0; size_of::<Header>()];
+    let got = rights::receive(socket.as_fd(), &mut bytes);
+    if !got.is_ok_and(|got| got.len == bytes.len()) {
+        return;
+    }
+    if let Ok(question) = Header::read_from_bytes(&bytes) {
         let busy = question.refusal(Errno::EBUSY as u32);
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
         let slices = [IoSlice::new(busy.as_bytes())];
         let sent = sendmsg::<()>(socket.as_raw_fd(), &slices, &[], flags, None);
         // It may be gone already, and is dropped in any case.
         debug_assert!(sent.is_ok() || sent == Err(Errno::EPIPE));
-        (watch.turned_away)();
     }
 }
 

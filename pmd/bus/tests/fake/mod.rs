@@ -21,6 +21,8 @@ use std::time::Duration;
 
 pub const SIZE: u64 = 0x6000;
 pub const VECTORS: usize = 40;
+/// Mapped pages; each is at the same place in the region and in its file.
+const PAGES: [u64; 2] = [0x2000, 0x5000];
 
 enum Job {
     Add(u64),
@@ -48,7 +50,8 @@ pub struct Fake {
 
 impl Fake {
     pub fn new() -> Arc<Self> {
-        let request = SegmentRequest::new("fake registers", 0x2000).page(PageChoice::Ordinary);
+        let request =
+            SegmentRequest::new("fake registers", SIZE as usize).page(PageChoice::Ordinary);
         Arc::new(Self {
             pages: Segment::map(&request).unwrap(),
             scratch: AtomicU32::new(0),
@@ -65,7 +68,7 @@ impl Fake {
         u64::from_be(
             self.pages
                 .whole()
-                .word64(page * 0x1000)
+                .word64(PAGES[page] as usize)
                 .unwrap()
                 .load(Ordering::Acquire),
         )
@@ -136,12 +139,11 @@ impl Device for Fake {
     }
 
     fn mapped_windows(&self) -> Vec<MappedWindow> {
-        [0x2000, 0x5000]
+        PAGES
             .into_iter()
-            .enumerate()
-            .map(|(page, offset)| MappedWindow {
+            .map(|offset| MappedWindow {
                 offset,
-                memory: self.pages.window(page * 0x1000, 0x1000).unwrap(),
+                memory: self.pages.window(offset as usize, 0x1000).unwrap(),
             })
             .collect()
     }
