@@ -197,7 +197,7 @@ pub(crate) fn write_owner_last(
     address: u64,
     entry: &[u8; 64],
 ) -> Option<()> {
-    let (window, at) = reader.resolve(address, ENTRY).ok()?;
+    let (window, at) = reader.resolve_mut(address, ENTRY).ok()?;
     let (rest, last) = entry.split_at(60);
     let owner = window.word32(at + 60).ok()?;
     window.copy_in(at, rest).ok()?;

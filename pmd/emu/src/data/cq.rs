@@ -7,7 +7,7 @@
 //! is over. Completions are counted as they are written; time is looked at once a turn, by
 //! [`Cq::moderate`], so that no clock is read for a packet.
 
-use super::memory::Memory;
+use super::memory::{Access, Memory};
 use super::request::{CqChange, CqSpec, CqStatus, DataEvent, QueueFault};
 use super::ring::{self, Ring};
 use super::{DataError, Kind};
@@ -111,7 +111,7 @@ impl Cq {
     fn reach(&self, memory: &mut Memory) -> Result<Reached, pollux_bus::DmaFault> {
         // An entry of 128 bytes is two cells; the second is the 64-byte entry.
         let log_cells = self.spec.log_size + self.spec.log_entry - 6;
-        let ring = Ring::resolve(memory, &self.spec.ring, log_cells)?;
+        let ring = Ring::resolve(memory, &self.spec.ring, log_cells, Access::Write)?;
         let (consumer, arm) = words(memory, self.spec.doorbell_record)?;
         Ok(Reached {
             ring,
@@ -412,7 +412,7 @@ pub(super) fn words(
     memory: &mut Memory,
     record_at: u64,
 ) -> Result<(Word32, Word32), pollux_bus::DmaFault> {
-    let window = memory.window(record_at, record::LEN as u64)?;
+    let window = memory.window(record_at, record::LEN as u64, Access::Read)?;
     let word = |window: &Window, index: usize| {
         window.word32(index * 4).map_err(|_| pollux_bus::DmaFault {
             iova: pollux_bus::Iova(record_at),

@@ -95,10 +95,11 @@ impl Memory {
     }
 
     /// A window on exactly these device addresses.
-    pub fn window(&mut self, iova: u64, len: u64) -> Result<Window, DmaFault> {
-        match &mut self.reader {
-            Some(reader) => reader.window(iova, len),
-            None => Err(DmaFault {
+    pub fn window(&mut self, iova: u64, len: u64, access: Access) -> Result<Window, DmaFault> {
+        match (&mut self.reader, access) {
+            (Some(reader), Access::Read) => reader.window(iova, len),
+            (Some(reader), Access::Write) => reader.window_mut(iova, len),
+            (None, _) => Err(DmaFault {
                 iova: Iova(iova),
                 len,
             }),
@@ -202,7 +203,11 @@ impl Memory {
         } else {
             AccessError::Unmapped
         };
-        let (window, at) = reader.resolve(target, 1).map_err(|_| unmapped)?;
+        let resolved = match access {
+            Access::Read => reader.resolve(target, 1),
+            Access::Write => reader.resolve_mut(target, 1),
+        };
+        let (window, at) = resolved.map_err(|_| unmapped)?;
         // The mapping begins `at` bytes before the address, the stretch `address - first`.
         let before = (at as u64).min(address - first);
         let after = ((window.len() - at) as u64).min(len - (address - first));

@@ -1,7 +1,7 @@
 //! A queue's ring in the driver's memory: one array of cells where the pages follow each other,
 //! one per page otherwise.
 
-use super::memory::Memory;
+use super::memory::{Access, Memory};
 use super::request::RingMemory;
 use super::{DataError, Kind};
 use pollux_bus::{DmaFault, Iova};
@@ -33,11 +33,12 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Resolves `2^log_size` cells.
+    /// Resolves `2^log_size` cells, for what the device does with them.
     pub fn resolve(
         memory: &mut Memory,
         layout: &RingMemory,
         log_size: u32,
+        access: Access,
     ) -> Result<Self, DmaFault> {
         let cell = size_of::<T>() as u64;
         let bytes = cell << log_size;
@@ -54,7 +55,7 @@ impl<T> Ring<T> {
                 *at == first.wrapping_add((index as u64) << layout.log_page_size)
             });
         if together {
-            if let Ok(window) = memory.window(start, bytes) {
+            if let Ok(window) = memory.window(start, bytes, access) {
                 let cells = cells(&window, 0, mask + 1).ok_or(fault(start, bytes))?;
                 return Ok(Self {
                     parts: vec![cells],
@@ -70,7 +71,7 @@ impl<T> Ring<T> {
         let per_page = (page / cell) as usize;
         let mut parts = Vec::new();
         for at in layout.pages.iter().take((mask + 1).div_ceil(per_page)) {
-            let window = memory.window(*at, page)?;
+            let window = memory.window(*at, page, access)?;
             parts.push(cells(&window, 0, per_page).ok_or(fault(*at, page))?);
         }
         Ok(Self {

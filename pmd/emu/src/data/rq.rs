@@ -91,7 +91,7 @@ impl Rq {
 
     fn reach(&self, memory: &mut Memory) -> Result<Reached, pollux_bus::DmaFault> {
         let log_cells = self.spec.log_size + self.spec.log_stride - 4;
-        let ring = Ring::resolve(memory, &self.spec.ring, log_cells)?;
+        let ring = Ring::resolve(memory, &self.spec.ring, log_cells, Access::Read)?;
         let (record, _) = cq::words(memory, self.spec.doorbell_record)?;
         Ok(Reached { ring, record })
     }

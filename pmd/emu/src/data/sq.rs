@@ -108,7 +108,7 @@ impl Sq {
     }
 
     fn reach(&self, memory: &mut Memory) -> Result<Reached, pollux_bus::DmaFault> {
-        let ring = Ring::resolve(memory, &self.spec.ring, self.spec.log_size)?;
+        let ring = Ring::resolve(memory, &self.spec.ring, self.spec.log_size, Access::Read)?;
         let (_, record) = cq::words(memory, self.spec.doorbell_record)?;
         Ok(Reached { ring, record })
     }
