@@ -1,6 +1,7 @@
 //! What is to be served: the command line and the file, put together and checked.
 
 use crate::args::Arguments;
+use pollux_bus::settings;
 use pollux_bus::vfio_user::OWNER_ONLY;
 use pollux_emu::{EmuError, EmulatorConfig};
 use serde::Deserialize;
@@ -189,7 +190,13 @@ fn emulator(
 ) -> Result<EmulatorConfig, BadSetting> {
     let ports = sockets.to_string();
     let owned: Vec<(String, String)> = match line {
-        Some(line) => pairs(line).map_err(BadSetting)?,
+        Some(line) => {
+            let line = line.strip_prefix("emu:").unwrap_or(line);
+            let wrong = |why: String| BadSetting(format!("--device: {why}"));
+            let settings = settings::split(line).map_err(wrong)?;
+            let pair = |setting: settings::Setting| (setting.key, setting.value);
+            settings.into_iter().map(pair).collect()
+        }
         None => table
             .iter()
             .map(|(key, value)| (key.get_ref().clone(), value.get_ref().text()))
@@ -223,19 +230,4 @@ fn emulator(
         )));
     }
     Ok(config)
-}
-
-/// `KEY=VALUE,...`.
-fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
-    let text = text.strip_prefix("emu:").unwrap_or(text);
-    text.split(',')
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-        .map(|pair| match pair.split_once('=') {
-            Some((key, value)) => Ok((key.trim().to_owned(), value.trim().to_owned())),
-            None => Err(format!(
-                "{pair:?} has no value; write KEY=VALUE, with commas between"
-            )),
-        })
-        .collect()
 }

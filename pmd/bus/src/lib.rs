@@ -40,6 +40,7 @@ pub mod netdev;
 pub mod process;
 mod registers;
 mod rights;
+pub mod settings;
 pub mod vfio;
 pub mod vfio_user;
 
