@@ -106,6 +106,9 @@ impl Sq {
         };
 
         let mut direction = Direction::default();
+        // Most bursts are of one length: it is counted when it changes.
+        let (mut length, mut run) = (0, 0u64);
+        let sizes = &mut receiver.tally;
         let mut done = 0u16;
         let mut complete = None;
         while done < count {
@@ -188,12 +191,18 @@ impl Sq {
             barrier::dma_write();
             entries.store_u64::<56>(entry, tail.to_memory(), Ordering::Release);
             direction.count(class, len);
+            if len != length {
+                sizes.size(length, run);
+                (length, run) = (len, 0);
+            }
+            run += 1;
             done += 1;
             if second >> 34 & 3 >= 2 {
                 complete = Some(send);
                 break;
             }
         }
+        sizes.size(length, run);
         self.hardware = first_send.wrapping_add(done);
         rq.hardware = first_buffer.wrapping_add(done);
         if done > 0 {

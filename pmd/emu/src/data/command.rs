@@ -262,6 +262,7 @@ impl Engine {
         Counters {
             port_rx: rx.accepted.minus(&rx.copies).plus(&rx.refused),
             port_tx: tx.frames,
+            rx_sizes: rx.sizes,
             rx_too_long: rx.too_long,
             rx_too_short: rx.too_short,
             rx_discards: rx.discards,
@@ -285,6 +286,10 @@ impl Engine {
         Counters {
             port_rx: now.port_rx.minus(&base.port_rx),
             port_tx: now.port_tx.minus(&base.port_tx),
+            rx_sizes: std::array::from_fn(|class| {
+                let of = |counters: &Counters| counters.rx_sizes.get(class).copied().unwrap_or(0);
+                since(of(&now), of(base))
+            }),
             rx_too_long: since(now.rx_too_long, base.rx_too_long),
             rx_too_short: since(now.rx_too_short, base.rx_too_short),
             rx_discards: since(now.rx_discards, base.rx_discards),

@@ -6,7 +6,10 @@ use super::cq::{Cq, Entry};
 use super::describe::{Description, Sums};
 use super::frame::{Class, Frame, Headers};
 use super::memory::Memory;
-use super::request::{DataEvent, Direction, Dispatch, RqChange, RqSpec, RqtSpec, TirSpec, Traffic};
+use super::request::{
+    DataEvent, Direction, Dispatch, RqChange, RqSpec, RqtSpec, SIZE_CLASSES, TirSpec, Traffic,
+    size_class,
+};
 use super::rq::{Rq, Taken};
 use super::rss::{Hashed, Hasher};
 use super::slots::Slots;
@@ -65,6 +68,8 @@ pub(super) struct Tally {
     pub copies: Direction,
     /// Frames that fit the port and that no queue got.
     pub refused: Direction,
+    /// Frames that fit the port, by length.
+    pub sizes: [u64; SIZE_CLASSES],
     /// Longer than the port takes.
     pub too_long: u64,
     /// Shorter than a header.
@@ -77,6 +82,16 @@ pub(super) struct Tally {
     pub flow_drops: u64,
     /// Wanted by nobody.
     pub no_destination: u64,
+}
+
+impl Tally {
+    /// Counts frames of one length.
+    #[inline(always)]
+    pub fn size(&mut self, len: usize, frames: u64) {
+        if let Some(count) = self.sizes.get_mut(size_class(len)) {
+            *count += frames;
+        }
+    }
 }
 
 /// A function's receive side.
@@ -323,6 +338,7 @@ impl Receiver {
             Outcome::Accepted => {}
             _ => self.tally.refused.count(headers.class(), headers.len),
         }
+        self.tally.size(headers.len, 1);
         self.rules.count(headers.len);
         outcome
     }
@@ -367,6 +383,7 @@ impl Receiver {
                 best = outcome;
             }
         }
+        self.tally.size(headers.len, 1);
         if best != Outcome::Accepted {
             self.tally.refused.count(headers.class(), headers.len);
         }
@@ -467,6 +484,7 @@ impl Receiver {
     #[cold]
     fn unwanted(&mut self, fate: Fate, headers: &Headers) -> Outcome {
         self.tally.refused.count(headers.class(), headers.len);
+        self.tally.size(headers.len, 1);
         self.rules.count(headers.len);
         if fate == Fate::Drop {
             self.tally.flow_drops += 1;

@@ -407,6 +407,24 @@ impl Direction {
     }
 }
 
+/// Classes of frame lengths that a port counts.
+pub const SIZE_CLASSES: usize = 10;
+
+/// The class of a frame of `len` bytes without check sequence. With it, classes are up to 64, 127,
+/// 255, 511, 1023, 1518, 2047, 4095, 8191 bytes, and longer ones (PPCNT, RFC 2819 group).
+#[inline(always)]
+pub const fn size_class(len: usize) -> usize {
+    let whole = len + 4;
+    // Powers of two, but that 64 belongs to what is below it, and that there is a limit at 1518.
+    let power = (whole | 32).ilog2() as usize - 5;
+    let class = power + (whole > 1518) as usize - (whole == 64) as usize;
+    if class < SIZE_CLASSES {
+        class
+    } else {
+        SIZE_CLASSES - 1
+    }
+}
+
 /// Counters of a function, for PPCNT, QUERY_VPORT_COUNTER, QUERY_VNIC_ENV and QUERY_Q_COUNTER.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -414,6 +432,8 @@ pub struct Counters {
     pub port_rx: Direction,
     /// Frames to the wire.
     pub port_tx: Direction,
+    /// The same frames by length, check sequence included: as [`size_class`] tells.
+    pub rx_sizes: [u64; SIZE_CLASSES],
     /// Frames from the wire that were larger than the port takes.
     pub rx_too_long: u64,
     /// Frames from the wire shorter than an Ethernet header.

@@ -500,5 +500,19 @@ fn rfc2819(now: &Counters, base: &Counters) -> Rfc2819Counters {
     group.set_ether_stats_multicast_pkts(multicast);
     let broadcast = since(now.port_rx.broadcast.frames, base.port_rx.broadcast.frames);
     group.set_ether_stats_broadcast_pkts(broadcast);
+    let [a, b, c, d, e, f, g, h, i, j] = std::array::from_fn(|class| {
+        let of = |counters: &Counters| counters.rx_sizes.get(class).copied().unwrap_or(0);
+        since(of(now), of(base))
+    });
+    group.set_ether_stats_pkts64octets(a);
+    group.set_ether_stats_pkts65to127octets(b);
+    group.set_ether_stats_pkts128to255octets(c);
+    group.set_ether_stats_pkts256to511octets(d);
+    group.set_ether_stats_pkts512to1023octets(e);
+    group.set_ether_stats_pkts1024to1518octets(f);
+    group.set_ether_stats_pkts1519to2047octets(g);
+    group.set_ether_stats_pkts2048to4095octets(h);
+    group.set_ether_stats_pkts4096to8191octets(i);
+    group.set_ether_stats_pkts8192to10239octets(j);
     group
 }

@@ -416,3 +416,56 @@ fn tags_are_taken_out_and_check_sequences_appended() {
         "CRC-32 of 60 zero bytes"
     );
 }
+
+#[test]
+fn frames_are_counted_by_length() {
+    // Limits with check sequence, as the registers have them.
+    let limits = [64usize, 127, 255, 511, 1023, 1518, 2047, 4095, 8191];
+    for (class, limit) in limits.into_iter().enumerate() {
+        assert_eq!(size_class(limit - 4), class, "{limit} bytes");
+        assert_eq!(size_class(limit - 3), class + 1, "{} bytes", limit + 1);
+    }
+    assert_eq!((size_class(14), size_class(20_000)), (0, SIZE_CLASSES - 1));
+    let mut rig = Setup::pair().start();
+    let (a, b) = rig.both();
+    let (rq, mut rcq) = b.receiver(6, 64);
+    let (mut sq, mut scq) = a.sender(6);
+    let mut wanted = [0u64; SIZE_CLASSES];
+    for (class, sizes) in [
+        (0, vec![14, 59, 60]),
+        (1, vec![61, 123]),
+        (2, vec![124, 251, 200, 200]),
+        (4, vec![600]),
+        (5, vec![1020, 1514]),
+    ] {
+        for len in sizes {
+            a.send(&mut sq, &frame(len, 4));
+            scq.next();
+            assert_eq!(rq.receive(&mut rcq).len(), len);
+            wanted[class] += 1;
+        }
+    }
+    // In one go, so that some take the short way.
+    let iova = a.place(&frame(300, 1));
+    for len in [100, 100, 100, 300, 300, 60, 60, 300] {
+        sq.send(&[], &[(len, KEY, iova)]);
+        wanted[match len {
+            60 => 0,
+            100 => 1,
+            _ => 3,
+        }] += 1;
+    }
+    sq.publish();
+    sq.ring(a);
+    for _ in 0..8 {
+        rcq.next();
+    }
+    // What no queue got was on the wire all the same.
+    b.port.set_steering(steering::Steering::default()).unwrap();
+    a.send(&mut sq, &frame(700, 1));
+    for _ in 0..9 {
+        scq.next();
+    }
+    wanted[4] += 1;
+    assert_eq!(b.port.counters().unwrap().rx_sizes, wanted);
+}
