@@ -17,7 +17,7 @@ fn live(settings: &[(&str, &str)], sent: &Arc<Mutex<BTreeSet<String>>>) {
     let settings = settings.iter().copied().chain([("idle", "yield")]);
     let emulator = Emulator::new(EmulatorConfig::from_keys(settings).unwrap()).unwrap();
     let names = Arc::clone(sent);
-    let watcher = Box::new(move |record: &pollux_emu::CommandRecord| {
+    let watcher = Box::new(move |record: &pollux_emu::observe::CommandRecord| {
         let mut names = names.lock().unwrap();
         names.insert(record.opcode.name().unwrap().to_owned());
         if let Some(register) = record.register {
@@ -54,12 +54,12 @@ fn live(settings: &[(&str, &str)], sent: &Arc<Mutex<BTreeSet<String>>>) {
     port.set_promiscuous(true).unwrap();
     let mut frame = vec![0xff; 60];
     frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
-    let mut burst = Burst::new();
+    let mut burst = Burst::with_capacity(32);
     let mut mbuf = pool.alloc().unwrap();
     assert!(mbuf.extend_from_slice(&frame));
     assert!(burst.push(mbuf).is_ok());
     let until = Instant::now() + Duration::from_secs(100);
-    let mut got = Burst::new();
+    let mut got = Burst::with_capacity(32);
     while got.is_empty() {
         tx.burst(&mut burst);
         rx.burst(&mut got);
