@@ -6,7 +6,7 @@ FAILED=0
 WHY=()
 HCA=
 
-# Where the logs of a run with failures stay.
+# Where the logs of the last run stay.
 LOGS=${TMPDIR:-/tmp}/pollux-guest-logs
 
 begin() {
@@ -28,7 +28,7 @@ begin() {
 }
 
 finish() {
-  local status=$? pid
+  local status=$? pid log
   trap - EXIT INT TERM HUP
   set +e
   stop_guest
@@ -44,14 +44,12 @@ finish() {
     kill -9 "$pid" 2>/dev/null
     wait "$pid" 2>/dev/null
   done
-  if [ $status -ne 0 ] && [ -n "${WORK:-}" ]; then
-    rm -rf "$LOGS"
-    mkdir -p "$LOGS"
-    for log in console transcript kernel.log qemu.log hca.log commands; do
-      [ ! -s "$WORK/$log" ] || cp "$WORK/$log" "$LOGS/"
-    done
-    printf 'logs of this run: %s\n' "$LOGS" >&2
-  fi
+  rm -rf "$LOGS"
+  mkdir -p "$LOGS"
+  for log in console transcript kernel.log qemu.log hca.log commands proof; do
+    [ ! -s "$WORK/$log" ] || cp "$WORK/$log" "$LOGS/"
+  done
+  [ $status = 0 ] || printf 'logs of this run: %s\n' "$LOGS" >&2
   rm -rf "${WORK:?}"
   exit $status
 }
@@ -68,6 +66,12 @@ start_hca() {
     kill -0 "$HCA_PID" 2>/dev/null && [ $SECONDS -lt $deadline ] || stop "the emulator does not start: $(tail -n 3 "$WORK/hca.log")"
     sleep 0.1
   done
+}
+
+stop_hca() {
+  local deadline=$((SECONDS + 10))
+  kill "$HCA_PID" 2>/dev/null || true
+  while kill -0 "$HCA_PID" 2>/dev/null && [ $SECONDS -lt $deadline ]; do sleep 0.1; done
 }
 
 # Asks the emulator one line; the answer is in HCA_OUT.
