@@ -1,13 +1,14 @@
 //! What every backing must do, checked with one small device model: each test runs over the
-//! in-process backing and over the one with messages.
+//! in-process backing, over the one with messages, and over vfio-user.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed step fails the test
 
 mod fake;
+mod served;
 
 use fake::{Fake, SIZE, VECTORS};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pollux_bus::process::{self, Ending};
-use pollux_bus::{BusError, Device, Function, Interrupt, Registers, local};
+use pollux_bus::{BusError, Device, Function, Interrupt, Registers, local, vfio_user};
 use pollux_mempool::{PageChoice, Segment, SegmentRequest};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -26,11 +27,17 @@ fn messages(device: &Arc<Fake>) -> Result<Arc<dyn Function>, BusError> {
     process::connect(ours)
 }
 
+/// As a program that serves the device does it: one listener for all drivers.
+fn vfio_user(device: &Arc<Fake>) -> Result<Arc<dyn Function>, BusError> {
+    vfio_user::connect(served::path(device))
+}
+
 /// One test per backing.
 macro_rules! on_every_backing {
     ($($name:ident)*) => {
         mod local_backing { $(#[test] fn $name() { super::$name(super::local); })* }
         mod process_backing { $(#[test] fn $name() { super::$name(super::messages); })* }
+        mod vfio_user_backing { $(#[test] fn $name() { super::$name(super::vfio_user); })* }
     };
 }
 
@@ -77,8 +84,15 @@ fn arrives(interrupt: &Interrupt) -> bool {
 
 fn tells_who_it_is(connect: Connect) {
     let function = connect(&Fake::new()).unwrap();
-    assert_eq!(function.identity(), &Fake::new().identity());
-    assert_eq!(function.register_size(), SIZE);
+    let (found, there) = (function.identity(), Fake::new().identity());
+    assert_eq!((found.vendor, found.device), (there.vendor, there.device));
+    // Names and nodes are not for PCI to say: a vfio-user function is named after its socket.
+    if !found.name.starts_with('/') {
+        assert_eq!(found, &there);
+    }
+    // A BAR is a power of two.
+    let sizes = [SIZE, SIZE.next_power_of_two()];
+    assert!(sizes.contains(&function.register_size()));
     assert_eq!(function.vectors(), VECTORS);
     assert!(function.identity().to_string().contains("EMULATED"));
 }
@@ -117,12 +131,13 @@ fn mapped_registers_are_memory(connect: Connect) {
 
 fn refuses_windows_that_cross(connect: Connect) {
     let function = connect(&Fake::new()).unwrap();
+    let size = function.register_size();
     for (offset, len) in [
         (0x1000, 0x1001),  // from trapped into mapped
         (0x2800, 0x1000),  // from mapped into trapped
         (0x1fff, 0x2000),  // around a mapped page
-        (SIZE - 4, 8),     // past the end
-        (SIZE, 1),         // behind the end
+        (size - 4, 8),     // past the end
+        (size, 1),         // behind the end
         (u64::MAX - 1, 2), // no such place
         (8, u64::MAX),     // wraps
     ] {
@@ -324,7 +339,10 @@ fn one_driver_at_a_time(connect: Connect) {
     let first = connect(&device).unwrap();
     let refused = connect(&device).err().unwrap();
     assert!(matches!(refused, BusError::InUse { .. }), "{refused}");
-    assert!(refused.to_string().contains("fake:0"), "{refused}");
+    assert!(
+        refused.to_string().contains(&first.identity().name),
+        "{refused}"
+    );
     // The refused one must not have taken the first one's connection away.
     assert_eq!(device.disconnects.load(Ordering::SeqCst), 0);
     assert!(device.host().is_some());

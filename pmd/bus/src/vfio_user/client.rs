@@ -29,13 +29,14 @@
 //! passes for done and memory is freed under a device; it waits without a deadline, takes lengths
 //! from the other end for allocations and assertions, and has no posted store.
 
+mod answer;
 mod capabilities;
 mod config_space;
 mod link;
-mod message;
 mod region;
 mod socket;
 
+use super::message::{DeviceInfo, DmaMap, DmaUnmap, IrqInfo, IrqSet, command};
 use crate::local::{limits, register_window};
 use crate::{
     BusError, DmaDomain, DmaLimits, DmaSpace, Function, Identity, Interrupt, Iova, MappedWindow,
@@ -43,13 +44,20 @@ use crate::{
 };
 use config_space::ConfigSpace;
 use link::Link;
-use message::{Request, command, irq_set};
 use pollux_mempool::Window;
+use region::REGISTERS;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vfio_bindings::bindings::vfio::{
+    VFIO_DEVICE_FLAGS_PCI, VFIO_DEVICE_FLAGS_RESET, VFIO_DMA_MAP_FLAG_READ,
+    VFIO_DMA_MAP_FLAG_WRITE, VFIO_IRQ_INFO_EVENTFD, VFIO_IRQ_SET_ACTION_TRIGGER,
+    VFIO_IRQ_SET_DATA_EVENTFD, VFIO_IRQ_SET_DATA_NONE, VFIO_PCI_CONFIG_REGION_INDEX,
+    VFIO_PCI_MSIX_IRQ_INDEX,
+};
+use zerocopy::IntoBytes;
 
 /// How long an answer may take. Longer than a device may take to let go of memory.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,8 +65,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// MSI-X has 2,048 vectors at most (PCI Local Bus 3.0, 6.8.2).
 const MAX_VECTORS: u32 = 2048;
 
-/// Index of MSI-X among the interrupt kinds of a PCI device (`linux/vfio.h`).
-const MSIX: u32 = 2;
+const MSIX: u32 = VFIO_PCI_MSIX_IRQ_INDEX;
 
 /// Connects a driver to the device that a program serves on the vfio-user socket at `path`.
 ///
@@ -98,10 +105,13 @@ pub fn connect_on(
     let link = Arc::new(link);
 
     let device = device_info(&link)?;
-    let config = ConfigSpace::new(Arc::clone(&link), region::size(&link, region::CONFIG)?)?;
+    let config = ConfigSpace::new(
+        Arc::clone(&link),
+        region::size(&link, VFIO_PCI_CONFIG_REGION_INDEX)?,
+    )?;
     let (vendor, product) = config.ids()?;
     let (size, windows) = region::registers(&link)?;
-    let vectors = vectors(&link, device.irq_kinds)?;
+    let vectors = vectors(&link, device.irqs)?;
     // A function whose memory decoding is off does not answer at its registers.
     config.set_memory_decoding()?;
 
@@ -127,7 +137,7 @@ pub fn connect_on(
         size,
         vectors,
         windows,
-        can_reset: device.can_reset,
+        can_reset: device.flags & VFIO_DEVICE_FLAGS_RESET != 0,
         domain: DmaDomain::new(Box::new(space)),
         trap: Arc::new(RegisterTrap(Arc::clone(&link))),
         config,
@@ -135,47 +145,46 @@ pub fn connect_on(
     }))
 }
 
-/// What is believed of DEVICE_GET_INFO's answer.
-struct DeviceInfo {
-    can_reset: bool,
-    irq_kinds: u32,
-}
-
 fn device_info(link: &Link) -> Result<DeviceInfo, BusError> {
     const WHAT: &str = "the device's description";
-    const RESET: u32 = 1 << 0;
-    const PCI: u32 = 1 << 1;
-    let question = Request::new().u32(16).u32(0).u32(0).u32(0);
-    let answer = link.call(WHAT, command::DEVICE_GET_INFO, &question, &[], 16..=16)?;
-    let (flags, regions, irq_kinds) = (answer.u32(4), answer.u32(8), answer.u32(12));
-    if flags & PCI == 0 {
+    let question = DeviceInfo {
+        argsz: size_of::<DeviceInfo>() as u32,
+        flags: 0,
+        regions: 0,
+        irqs: 0,
+    };
+    let command = command::DEVICE_GET_INFO;
+    let info: DeviceInfo = link.ask(WHAT, command, question.as_bytes())?;
+    if info.flags & VFIO_DEVICE_FLAGS_PCI == 0 {
         return Err(link.nonsense(WHAT, "it is no PCI device".to_owned()));
     }
     // Regions 0 to 8 have fixed meanings for a PCI device; some servers leave the last (VGA) out.
-    if regions <= region::CONFIG {
-        let text = format!("{regions} regions, a PCI device has at least 8");
+    if info.regions <= VFIO_PCI_CONFIG_REGION_INDEX {
+        let text = format!("{} regions, a PCI device has at least 8", info.regions);
         return Err(link.nonsense(WHAT, text));
     }
-    Ok(DeviceInfo {
-        can_reset: flags & RESET != 0,
-        irq_kinds,
-    })
+    Ok(info)
 }
 
 fn vectors(link: &Link, irq_kinds: u32) -> Result<usize, BusError> {
     const WHAT: &str = "the device's interrupts";
-    const EVENTFD: u32 = 1 << 0;
     if irq_kinds <= MSIX {
         return Ok(0);
     }
-    let question = Request::new().u32(16).u32(0).u32(MSIX).u32(0);
-    let answer = link.call(WHAT, command::DEVICE_GET_IRQ_INFO, &question, &[], 16..=16)?;
-    let (flags, index, count) = (answer.u32(4), answer.u32(8), answer.u32(12));
+    let question = IrqInfo {
+        argsz: size_of::<IrqInfo>() as u32,
+        flags: 0,
+        index: MSIX,
+        count: 0,
+    };
+    let command = command::DEVICE_GET_IRQ_INFO;
+    let info: IrqInfo = link.ask(WHAT, command, question.as_bytes())?;
+    let (index, count) = (info.index, info.count);
     if index != MSIX || count > MAX_VECTORS {
         let text = format!("{count} vectors of kind {index}; at most {MAX_VECTORS} of kind {MSIX}");
         return Err(link.nonsense(WHAT, text));
     }
-    if count != 0 && flags & EVENTFD == 0 {
+    if count != 0 && info.flags & VFIO_IRQ_INFO_EVENTFD == 0 {
         return Err(link.nonsense(WHAT, "its MSI-X takes no eventfds".to_owned()));
     }
     Ok(count as usize)
@@ -186,14 +195,14 @@ struct RegisterTrap(Arc<Link>);
 
 impl Trap for RegisterTrap {
     fn load(&self, offset: u64, bytes: &mut [u8]) {
-        if region::load(&self.0, region::REGISTERS, offset, bytes).is_err() {
+        if region::load(&self.0, REGISTERS, offset, bytes).is_err() {
             // What a load from a pulled card gives.
             bytes.fill(0xff);
         }
     }
 
     fn store(&self, offset: u64, bytes: &[u8]) {
-        region::post(&self.0, region::REGISTERS, offset, bytes);
+        region::post(&self.0, REGISTERS, offset, bytes);
     }
 }
 
@@ -201,9 +210,6 @@ struct Space {
     link: Arc<Link>,
     limits: DmaLimits,
 }
-
-/// Readable and writable by the device (DMA_MAP's flags).
-const READ_WRITE: u32 = 0b11;
 
 impl DmaSpace for Space {
     fn limits(&self) -> DmaLimits {
@@ -216,33 +222,42 @@ impl DmaSpace for Space {
             what: "a mapping",
             reason: format!("segment {:?} has no file to pass on", segment.name()),
         })?;
-        let offset = segment.fd_offset() + memory.segment_offset() as u64;
-        let question = Request::new().u32(32).u32(READ_WRITE);
-        let question = question.u64(offset).u64(iova.0).u64(memory.len() as u64);
+        let question = DmaMap {
+            argsz: size_of::<DmaMap>() as u32,
+            flags: VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE,
+            offset: segment.fd_offset() + memory.segment_offset() as u64,
+            address: iova.0,
+            size: memory.len() as u64,
+        };
+        let question = question.as_bytes();
         self.link
-            .call("a mapping", command::DMA_MAP, &question, &[fd], 0..=0)
+            .call("a mapping", command::DMA_MAP, question, &[fd], 0..=0)
             .map(drop)
     }
 
     fn unmap(&self, iova: Iova, len: u64) -> Result<(), BusError> {
         const WHAT: &str = "an unmapping";
-        let question = Request::new().u32(24).u32(0).u64(iova.0).u64(len);
+        let question = DmaUnmap {
+            argsz: size_of::<DmaUnmap>() as u32,
+            flags: 0,
+            address: iova.0,
+            size: len,
+        };
         // Some servers repeat the request in their answer, some do not.
+        let lengths = 0..=size_of::<DmaUnmap>();
+        let bytes = question.as_bytes();
         match self
             .link
-            .call(WHAT, command::DMA_UNMAP, &question, &[], 0..=24)
+            .call(WHAT, command::DMA_UNMAP, bytes, &[], lengths)
         {
-            Ok(answer)
-                if answer.len() == 24 && (answer.u64(8), answer.u64(16)) != (iova.0, len) =>
-            {
-                let text = format!(
-                    "{:#x}+{:#x} unmapped in place of {iova}+{len:#x}",
-                    answer.u64(8),
-                    answer.u64(16)
-                );
-                Err(self.link.nonsense(WHAT, text))
-            }
-            Ok(_) => Ok(()),
+            Ok(answer) => match answer.read::<DmaUnmap>(0) {
+                Some(done) if (done.address, done.size) != (iova.0, len) => {
+                    let (address, size) = (done.address, done.size);
+                    let text = format!("{address:#x}+{size:#x} in place of {iova}+{len:#x}");
+                    Err(self.link.nonsense(WHAT, text))
+                }
+                _ => Ok(()),
+            },
             // A program that closed its end has forgotten all that it had of us.
             Err(BusError::Peer { .. }) if self.link.is_closed() => Ok(()),
             Err(refused) => Err(refused),
@@ -263,22 +278,28 @@ struct VfioUserFunction {
 }
 
 impl VfioUserFunction {
-    fn join(&self, first: u32, interrupts: &[Interrupt]) -> Result<(), BusError> {
+    /// Joins vectors from `first` on to eventfds; none given disables all.
+    fn join(
+        &self,
+        what: &'static str,
+        first: u32,
+        interrupts: &[Interrupt],
+    ) -> Result<(), BusError> {
         let fds: Vec<BorrowedFd<'_>> = interrupts.iter().map(AsFd::as_fd).collect();
-        let question = Request::new()
-            .u32(20)
-            .u32(irq_set::EVENTFDS | irq_set::TRIGGER)
-            .u32(MSIX)
-            .u32(first)
-            .u32(interrupts.len() as u32);
+        let data = match fds.is_empty() {
+            true => VFIO_IRQ_SET_DATA_NONE,
+            false => VFIO_IRQ_SET_DATA_EVENTFD,
+        };
+        let question = IrqSet {
+            argsz: size_of::<IrqSet>() as u32,
+            flags: data | VFIO_IRQ_SET_ACTION_TRIGGER,
+            index: MSIX,
+            start: first,
+            count: fds.len() as u32,
+        };
+        let (command, question) = (command::DEVICE_SET_IRQS, question.as_bytes());
         self.link
-            .call(
-                "interrupts",
-                command::DEVICE_SET_IRQS,
-                &question,
-                &fds,
-                0..=0,
-            )
+            .call(what, command, question, &fds, 0..=0)
             .map(drop)
     }
 }
@@ -317,7 +338,7 @@ impl Function for VfioUserFunction {
             .collect::<Result<Vec<_>, _>>()?;
         let mut first = 0;
         for part in interrupts.chunks(self.link.fds_per_message()) {
-            if let Err(refused) = self.join(first, part) {
+            if let Err(refused) = self.join("interrupts", first, part) {
                 // Half of them enabled is a state that nobody asked for; if this fails as well,
                 // the first refusal says why.
                 drop(self.disable_interrupts());
@@ -332,21 +353,7 @@ impl Function for VfioUserFunction {
         if self.vectors == 0 {
             return Ok(());
         }
-        let question = Request::new()
-            .u32(20)
-            .u32(irq_set::NO_DATA | irq_set::TRIGGER)
-            .u32(MSIX)
-            .u32(0)
-            .u32(0);
-        self.link
-            .call(
-                "interrupts off",
-                command::DEVICE_SET_IRQS,
-                &question,
-                &[],
-                0..=0,
-            )
-            .map(drop)
+        self.join("interrupts off", 0, &[])
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), BusError> {
@@ -362,14 +369,7 @@ impl Function for VfioUserFunction {
         }
         let saved = self.config.command()?;
         self.link
-            .call(
-                "a reset",
-                command::DEVICE_RESET,
-                &Request::new(),
-                &[],
-                0..=0,
-            )
-            .map(drop)?;
+            .call("a reset", command::DEVICE_RESET, &[], &[], 0..=0)?;
         // A reset clears it, and what resets a function puts it back, as the kernel does.
         self.config.set_command(saved)
     }

@@ -1,14 +1,11 @@
 //! VERSION: both ends say which protocol they speak and what they take.
 
 use super::link::Link;
-use super::message::{Request, command};
 use crate::BusError;
+use crate::vfio_user::message::{MAJOR, MINOR, Version, command};
 use serde_json::Value;
 use std::io::ErrorKind;
-
-/// The protocol's version; a device must have the same major and at most this minor.
-const MAJOR: u16 = 0;
-const MINOR: u16 = 1;
+use zerocopy::IntoBytes;
 
 /// The longest text that is read.
 const MAX_TEXT: usize = 1 << 16;
@@ -36,22 +33,24 @@ pub(super) fn negotiate(link: &Link, name: &str) -> Result<Capabilities, BusErro
         r#"{{"capabilities":{{"max_msg_fds":{},"max_data_xfer_size":1048576}}}}"#,
         super::socket::FDS
     );
-    let question = Request::new()
-        .u16(MAJOR)
-        .u16(MINOR)
-        .bytes(text.as_bytes())
-        .bytes(&[0]);
+    let ours = Version {
+        major: MAJOR,
+        minor: MINOR,
+    };
+    let question = [ours.as_bytes(), text.as_bytes(), &[0]].concat();
+    let numbers = size_of::<Version>();
+    let lengths = numbers..=numbers + MAX_TEXT;
     let answer = link
-        .call(WHAT, command::VERSION, &question, &[], 4..=4 + MAX_TEXT)
+        .call(WHAT, command::VERSION, &question, &[], lengths)
         .map_err(|error| refused(name, error))?;
-    let (major, minor) = (answer.u16(0), answer.u16(2));
-    if major != MAJOR || minor > MINOR {
-        return Err(link.nonsense(
-            WHAT,
-            format!("it speaks version {major}.{minor}, this driver {MAJOR}.{MINOR}; use a server for that"),
-        ));
+    let theirs = answer
+        .read::<Version>(0)
+        .filter(|theirs| theirs.major == MAJOR && theirs.minor <= MINOR);
+    if theirs.is_none() {
+        let text = format!("it does not speak version {MAJOR}.{MINOR}; use a server that does");
+        return Err(link.nonsense(WHAT, text));
     }
-    parse(answer.tail(4)).map_err(|text| link.nonsense(WHAT, text))
+    parse(answer.tail(numbers)).map_err(|text| link.nonsense(WHAT, text))
 }
 
 /// A device that is held by another driver says so in one of two ways.

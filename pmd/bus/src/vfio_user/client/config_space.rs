@@ -2,9 +2,10 @@
 //! turns (PCI Local Bus 3.0, 6.2). All fields are little-endian.
 
 use super::link::Link;
-use super::region::{self, CONFIG};
+use super::region;
 use crate::BusError;
 use std::sync::Arc;
+use vfio_bindings::bindings::vfio::VFIO_PCI_CONFIG_REGION_INDEX;
 
 /// Bytes that every function's configuration space has.
 const SIZE: u64 = 256;
@@ -34,7 +35,7 @@ impl ConfigSpace {
 
     fn load(&self, offset: u64) -> Result<u16, BusError> {
         let mut bytes = [0; 2];
-        region::load(&self.link, CONFIG, offset, &mut bytes)?;
+        region::load(&self.link, VFIO_PCI_CONFIG_REGION_INDEX, offset, &mut bytes)?;
         Ok(u16::from_le_bytes(bytes))
     }
 
@@ -56,7 +57,12 @@ impl ConfigSpace {
     /// Stores the command register. When this returns, the device has acted on it: with bus
     /// mastering off it has nothing in flight.
     pub fn set_command(&self, value: u16) -> Result<(), BusError> {
-        region::store(&self.link, CONFIG, COMMAND, &value.to_le_bytes())
+        region::store(
+            &self.link,
+            VFIO_PCI_CONFIG_REGION_INDEX,
+            COMMAND,
+            &value.to_le_bytes(),
+        )
     }
 
     fn switch(&self, what: &'static str, bit: u16, on: bool) -> Result<(), BusError> {

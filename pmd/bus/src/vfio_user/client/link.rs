@@ -1,8 +1,9 @@
 //! One question at a time over the socket, and what is known of who answers.
 
-use super::message::{Answer, Header, Request, command};
+use super::answer::Answer;
 use super::socket::{Socket, nonsense};
 use crate::BusError;
+use crate::vfio_user::message::{Header, command, flag};
 use nix::errno::Errno;
 use std::io::{Error, ErrorKind};
 use std::ops::RangeInclusive;
@@ -10,6 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+const HEADER: usize = size_of::<Header>();
 
 /// Descriptors that are sent in one message at most, whatever the other end takes (the kernel's
 /// own limit is 253).
@@ -53,7 +57,8 @@ impl Link {
             data_per_message: MAX_DATA,
             state: Mutex::new(State {
                 health: Health::Up,
-                id: 0,
+                // The first message, VERSION, has id 0, which a busy device's no takes for granted.
+                id: u16::MAX,
                 posted: 0,
             }),
         }
@@ -86,7 +91,7 @@ impl Link {
         &self,
         what: &'static str,
         command: u16,
-        request: &Request,
+        request: &[u8],
         fds: &[BorrowedFd<'_>],
         lengths: RangeInclusive<usize>,
     ) -> Result<Answer, BusError> {
@@ -94,10 +99,12 @@ impl Link {
         self.usable(&mut state, what)?;
         let deadline = Instant::now() + self.patience;
         let header = next(&mut state, command, request, 0);
-        let answer = self
-            .socket
-            .send(&header, request.as_bytes(), fds, deadline)
-            .and_then(|()| self.answer(&mut state, &header, lengths, deadline));
+        let sent = self.socket.send(&header, request, fds, deadline);
+        let answer = match sent {
+            Err(source) if source.kind() != ErrorKind::BrokenPipe => Err(source),
+            // Also after it closed: a busy device sends its no unasked and leaves.
+            _ => self.answer(&mut state, &header, lengths, deadline),
+        };
         match answer {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(errno)) => Err(BusError::Refused {
@@ -108,16 +115,30 @@ impl Link {
         }
     }
 
+    /// As [`call`](Self::call), for a question that is answered with one structure.
+    pub fn ask<T: FromBytes + KnownLayout + Immutable>(
+        &self,
+        what: &'static str,
+        command: u16,
+        request: &[u8],
+    ) -> Result<T, BusError> {
+        let len = size_of::<T>();
+        let answer = self.call(what, command, request, &[], len..=len)?;
+        answer
+            .read(0)
+            .ok_or_else(|| self.nonsense(what, "an answer that is too short".to_owned()))
+    }
+
     /// Sends what needs no answer.
-    pub fn post(&self, what: &'static str, command: u16, request: &Request) {
+    pub fn post(&self, what: &'static str, command: u16, request: &[u8]) {
         let mut state = self.lock();
         if self.usable(&mut state, what).is_err() {
             return;
         }
         let deadline = Instant::now() + self.patience;
-        let header = next(&mut state, command, request, Header::NO_REPLY);
+        let header = next(&mut state, command, request, flag::NO_REPLY);
         state.posted = state.posted.saturating_add(1);
-        if let Err(source) = self.socket.send(&header, request.as_bytes(), &[], deadline) {
+        if let Err(source) = self.socket.send(&header, request, &[], deadline) {
             // Nobody hears of a store that was lost, as on a bus; the next load will tell.
             drop(self.lose(&mut state, what, source));
         }
@@ -136,15 +157,16 @@ impl Link {
             let Some(header) = self.socket.header(&mut fds, deadline)? else {
                 return Err(closed());
             };
-            if !header.is_reply() {
+            if !header.is_answer() {
                 return Err(nonsense(format!(
                     "it sent a request of its own (command {}); only devices that reach memory through its file are served",
                     header.command
                 )));
             }
             let ours = (header.id, header.command) == (question.id, question.command);
+            let failed = header.flags & flag::ERROR != 0;
             // A store that nobody waits for should not be answered; some servers answer a bad one.
-            let stray = header.command == command::REGION_WRITE && header.is_error();
+            let stray = header.command == command::REGION_WRITE && failed;
             let known = ours || (stray && state.posted > 0);
             if !known {
                 return Err(nonsense(format!(
@@ -153,8 +175,8 @@ impl Link {
                 )));
             }
             let size = usize::try_from(header.size).unwrap_or(usize::MAX);
-            let length = size.checked_sub(Header::BYTES);
-            if header.is_error() {
+            let length = size.checked_sub(HEADER);
+            if failed {
                 if length != Some(0) {
                     return Err(nonsense(format!("a refusal of {size} bytes, 16 expected")));
                 }
@@ -169,8 +191,8 @@ impl Link {
                 return Err(nonsense(format!(
                     "an answer of {size} bytes to command {}, {} to {} expected",
                     question.command,
-                    lengths.start().saturating_add(Header::BYTES),
-                    lengths.end().saturating_add(Header::BYTES)
+                    lengths.start().saturating_add(HEADER),
+                    lengths.end().saturating_add(HEADER)
                 )));
             };
             let mut bytes = vec![0; length];
@@ -228,14 +250,11 @@ impl Link {
     }
 }
 
-fn next(state: &mut State, command: u16, request: &Request, flags: u32) -> Header {
+fn next(state: &mut State, command: u16, request: &[u8], flags: u32) -> Header {
     state.id = state.id.wrapping_add(1);
     Header {
-        id: state.id,
-        command,
-        size: (Header::BYTES + request.as_bytes().len()) as u32,
-        flags,
-        error: 0,
+        flags: flag::COMMAND | flags,
+        ..Header::question(state.id, command, request.len())
     }
 }
 

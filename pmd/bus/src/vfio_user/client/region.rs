@@ -1,51 +1,47 @@
 //! Regions of the device: what there is, which parts can be mapped, and access by message.
 
+use super::answer::Answer;
 use super::duplicate;
 use super::link::Link;
-use super::message::{Answer, Request, command};
-use super::socket::FDS;
+use crate::vfio_user::message::{RegionAccess, RegionInfo, SparseArea, SparseAreas, command};
 use crate::{BusError, MappedWindow};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use pollux_mempool::Segment;
 use pollux_mempool::page::system_page_size;
 use std::os::fd::OwnedFd;
+use vfio_bindings::bindings::vfio::{
+    VFIO_PCI_BAR0_REGION_INDEX, VFIO_REGION_INFO_CAP_SPARSE_MMAP, VFIO_REGION_INFO_FLAG_CAPS,
+    VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_READ, VFIO_REGION_INFO_FLAG_WRITE,
+};
+use zerocopy::IntoBytes;
 
-/// Indexes of a PCI device's regions (`linux/vfio.h`).
-pub(super) const REGISTERS: u32 = 0;
-pub(super) const CONFIG: u32 = 7;
+/// The region with the registers.
+pub(super) const REGISTERS: u32 = VFIO_PCI_BAR0_REGION_INDEX;
 
 /// The largest register region and number of mapped areas that are believed.
 const MAX_REGION: u64 = 1 << 32;
 const MAX_AREAS: u32 = 64;
 
 /// Bytes of a region's description without its capabilities, and with the most that is read.
-const INFO: usize = 32;
+const INFO: usize = size_of::<RegionInfo>();
 const MAX_INFO: usize = INFO + 4096;
 
-/// Flags of a region (`VFIO_REGION_INFO_FLAG_*`).
-const READ: u32 = 1 << 0;
-const WRITE: u32 = 1 << 1;
-const MMAP: u32 = 1 << 2;
-const CAPS: u32 = 1 << 3;
-
-/// The capability that lists the mappable areas (`VFIO_REGION_INFO_CAP_SPARSE_MMAP`).
-const SPARSE_MMAP: u16 = 1;
-
-struct Info {
-    flags: u32,
-    size: u64,
-    /// Where the region begins in its file.
-    offset: u64,
-    /// The answer, for its capabilities and descriptors.
-    answer: Answer,
-}
-
-fn info(link: &Link, what: &'static str, index: u32) -> Result<Info, BusError> {
-    let question = Request::new().u32(MAX_INFO as u32).u32(0).u32(index);
-    let question = question.u32(0).u64(0).u64(0);
-    let command = command::DEVICE_GET_REGION_INFO;
-    let answer = link.call(what, command, &question, &[], INFO..=MAX_INFO)?;
-    let (needed, flags, found) = (answer.u32(0), answer.u32(4), answer.u32(8));
+/// What was said about a region, and the whole answer, for its capabilities and descriptors.
+fn info(link: &Link, what: &'static str, index: u32) -> Result<(RegionInfo, Answer), BusError> {
+    let question = RegionInfo {
+        argsz: MAX_INFO as u32,
+        flags: 0,
+        index,
+        cap_offset: 0,
+        size: 0,
+        offset: 0,
+    };
+    let (command, bytes) = (command::DEVICE_GET_REGION_INFO, question.as_bytes());
+    let answer = link.call(what, command, bytes, &[], INFO..=MAX_INFO)?;
+    let info: RegionInfo = answer
+        .read(0)
+        .ok_or_else(|| link.nonsense(what, "a description that is too short".to_owned()))?;
+    let (needed, flags, found) = (info.argsz, info.flags, info.index);
     if found != index {
         return Err(link.nonsense(what, format!("region {found} in place of {index}")));
     }
@@ -53,39 +49,35 @@ fn info(link: &Link, what: &'static str, index: u32) -> Result<Info, BusError> {
         let text = format!("a description of {needed} bytes, {MAX_INFO} at most");
         return Err(link.nonsense(what, text));
     }
-    if flags & (READ | WRITE) != READ | WRITE {
+    let both = VFIO_REGION_INFO_FLAG_READ | VFIO_REGION_INFO_FLAG_WRITE;
+    if flags & both != both {
         let text = format!("region {index} cannot be read and written (flags {flags:#x})");
         return Err(link.nonsense(what, text));
     }
-    Ok(Info {
-        flags,
-        size: answer.u64(16),
-        offset: answer.u64(24),
-        answer,
-    })
+    Ok((info, answer))
 }
 
 /// Size of a region that is only accessed by message.
 pub(super) fn size(link: &Link, index: u32) -> Result<u64, BusError> {
-    info(link, "a region's description", index).map(|info| info.size)
+    info(link, "a region's description", index).map(|(info, _)| info.size)
 }
 
 /// Size of the register region, and the parts of it that are mapped.
 pub(super) fn registers(link: &Link) -> Result<(u64, Vec<MappedWindow>), BusError> {
     const WHAT: &str = "the registers' description";
     let nonsense = |text| link.nonsense(WHAT, text);
-    let mut info = info(link, WHAT, REGISTERS)?;
+    let (info, answer) = info(link, WHAT, REGISTERS)?;
     let size = info.size;
     if size == 0 || size > MAX_REGION {
         return Err(nonsense(format!(
             "{size:#x} bytes of registers, {MAX_REGION:#x} at most"
         )));
     }
-    let listed = match info.flags & CAPS {
+    let listed = match info.flags & VFIO_REGION_INFO_FLAG_CAPS {
         0 => None,
-        _ => sparse_areas(&info.answer).map_err(nonsense)?,
+        _ => sparse_areas(&info, &answer).map_err(nonsense)?,
     };
-    let areas = match (info.flags & MMAP, listed) {
+    let areas = match (info.flags & VFIO_REGION_INFO_FLAG_MMAP, listed) {
         (0, _) => return Ok((size, Vec::new())),
         (_, Some(areas)) => areas,
         // Without a list the whole region can be mapped.
@@ -95,8 +87,7 @@ pub(super) fn registers(link: &Link) -> Result<(u64, Vec<MappedWindow>), BusErro
     if areas.is_empty() {
         return Ok((size, Vec::new()));
     }
-    let fds = std::mem::take(&mut info.answer.fds);
-    let [file] = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+    let [file] = <[OwnedFd; 1]>::try_from(answer.fds).map_err(|fds| {
         nonsense(format!(
             "{} descriptors with the registers, one expected",
             fds.len()
@@ -155,40 +146,46 @@ fn check_seal(file: &OwnedFd) -> Result<(), String> {
 }
 
 /// The areas of the sparse mmap capability, if it is in the list: offset and length each.
-fn sparse_areas(answer: &Answer) -> Result<Option<Vec<(u64, u64)>>, String> {
-    let mut at = answer.u32(12) as usize;
+fn sparse_areas(info: &RegionInfo, answer: &Answer) -> Result<Option<Vec<(u64, u64)>>, String> {
+    let mut at = info.cap_offset as usize;
     let mut before = 0;
     while at != 0 {
-        // Ever forward, so that the walk ends.
-        if at <= before || at < INFO || at.saturating_add(8) > answer.len() {
+        // All capabilities begin alike: with an id, a version, and where the next one is.
+        let Some(list) = answer
+            .read::<SparseAreas>(at)
+            // Ever forward, so that the walk ends.
+            .filter(|_| at > before && at >= INFO)
+        else {
+            let len = answer.len();
             return Err(format!(
-                "a capability at {at} of a description of {} bytes",
-                answer.len()
+                "a capability at {at} of a description of {len} bytes"
             ));
-        }
-        if answer.u16(at) == SPARSE_MMAP {
-            let count = answer.u32(at + 8);
-            let list = answer.tail(at + 16);
-            if count > MAX_AREAS || list.len() < count as usize * 16 {
-                return Err(format!(
-                    "{count} mappable areas in {} bytes, at most {MAX_AREAS} of 16",
-                    list.len()
-                ));
-            }
-            let area = |index| {
-                let from = at + 16 + 16 * index as usize;
-                (answer.u64(from), answer.u64(from + 8))
+        };
+        if u32::from(list.id) == VFIO_REGION_INFO_CAP_SPARSE_MMAP {
+            let first = at + size_of::<SparseAreas>();
+            let area = |index: u32| {
+                let area: SparseArea =
+                    answer.read(first + size_of::<SparseArea>() * index as usize)?;
+                Some((area.offset, area.size))
             };
-            return Ok(Some((0..count).map(area).collect()));
+            let areas = (list.count <= MAX_AREAS).then(|| (0..list.count).map(area).collect());
+            return areas.flatten().map(Some).ok_or_else(|| {
+                let (count, room) = (list.count, answer.tail(first).len());
+                format!("{count} mappable areas in {room} bytes, at most {MAX_AREAS} of 16")
+            });
         }
         before = at;
-        at = answer.u32(at + 4) as usize;
+        at = list.next as usize;
     }
     Ok(None)
 }
 
-fn place(offset: u64, region: u32, len: usize) -> Request {
-    Request::new().u64(offset).u32(region).u32(len as u32)
+fn place(offset: u64, region: u32, data: &[u8]) -> RegionAccess {
+    RegionAccess {
+        offset,
+        region,
+        count: data.len() as u32,
+    }
 }
 
 /// Loads from a region by message.
@@ -201,11 +198,12 @@ pub(super) fn load(
     const WHAT: &str = "a load";
     let mut at = offset;
     for part in bytes.chunks_mut(link.data_per_message()) {
-        let question = place(at, region, part.len());
-        let len = 16 + part.len();
-        let answer = link.call(WHAT, command::REGION_READ, &question, &[], len..=len)?;
-        check_echo(link, WHAT, &answer, (at, region, part.len()))?;
-        part.copy_from_slice(answer.tail(16));
+        let asked = place(at, region, part);
+        let head = size_of::<RegionAccess>();
+        let lengths = head + part.len()..=head + part.len();
+        let answer = link.call(WHAT, command::REGION_READ, asked.as_bytes(), &[], lengths)?;
+        check_echo(link, WHAT, answer.read(0), asked)?;
+        part.copy_from_slice(answer.tail(head));
         at = at.wrapping_add(part.len() as u64);
     }
     Ok(())
@@ -216,9 +214,10 @@ pub(super) fn store(link: &Link, region: u32, offset: u64, bytes: &[u8]) -> Resu
     const WHAT: &str = "a store";
     let mut at = offset;
     for part in bytes.chunks(link.data_per_message()) {
-        let question = place(at, region, part.len()).bytes(part);
-        let answer = link.call(WHAT, command::REGION_WRITE, &question, &[], 16..=16)?;
-        check_echo(link, WHAT, &answer, (at, region, part.len()))?;
+        let asked = place(at, region, part);
+        let question = [asked.as_bytes(), part].concat();
+        let done = link.ask(WHAT, command::REGION_WRITE, &question)?;
+        check_echo(link, WHAT, Some(done), asked)?;
         at = at.wrapping_add(part.len() as u64);
     }
     Ok(())
@@ -229,7 +228,7 @@ pub(super) fn store(link: &Link, region: u32, offset: u64, bytes: &[u8]) -> Resu
 pub(super) fn post(link: &Link, region: u32, offset: u64, bytes: &[u8]) {
     let mut at = offset;
     for part in bytes.chunks(link.data_per_message()) {
-        let message = place(at, region, part.len()).bytes(part);
+        let message = [place(at, region, part).as_bytes(), part].concat();
         link.post("a posted store", command::REGION_WRITE, &message);
         at = at.wrapping_add(part.len() as u64);
     }
@@ -239,16 +238,12 @@ pub(super) fn post(link: &Link, region: u32, offset: u64, bytes: &[u8]) {
 fn check_echo(
     link: &Link,
     what: &'static str,
-    answer: &Answer,
-    asked: (u64, u32, usize),
+    answer: Option<RegionAccess>,
+    asked: RegionAccess,
 ) -> Result<(), BusError> {
-    let found = (answer.u64(0), answer.u32(8), answer.u32(12) as usize);
-    if found == asked && answer.fds.len() <= FDS {
+    if answer == Some(asked) {
         return Ok(());
     }
-    let text = format!(
-        "{} bytes at {:#x} of region {} in place of {} at {:#x} of {}",
-        found.2, found.0, found.1, asked.2, asked.0, asked.1
-    );
+    let text = format!("an answer about {answer:?} in place of {asked:?}");
     Err(link.nonsense(what, text))
 }

@@ -1,17 +1,15 @@
 //! The socket: bytes in order, descriptors beside them, every step with a deadline.
 
-use super::message::Header;
-use crate::BusError;
-use nix::cmsg_space;
+use crate::vfio_user::message::Header;
+use crate::{BusError, rights};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    connect, recvmsg, sendmsg, socket,
+    AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, connect, sendmsg, socket,
 };
-use std::io::{Error, ErrorKind, IoSlice, IoSliceMut};
+use std::io::{Error, ErrorKind, IoSlice};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -111,7 +109,7 @@ impl Socket {
         fds: &mut Vec<OwnedFd>,
         deadline: Instant,
     ) -> Result<Option<Header>, Error> {
-        let mut bytes = [0; Header::BYTES];
+        let mut bytes = [0; size_of::<Header>()];
         if !self.fill(&mut bytes, fds, deadline)? {
             return Ok(None);
         }
@@ -131,34 +129,27 @@ impl Socket {
         fds: &mut Vec<OwnedFd>,
         deadline: Instant,
     ) -> Result<bool, Error> {
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT;
         let mut filled = 0;
         while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-            let mut control = cmsg_space!([RawFd; FDS]);
-            let mut slices = [IoSliceMut::new(rest)];
-            let fd = self.stream.as_raw_fd();
-            let (part, cut) = match recvmsg::<()>(fd, &mut slices, Some(&mut control), flags) {
-                Ok(got) => {
-                    for part in got.cmsgs()? {
-                        if let ControlMessageOwned::ScmRights(raw) = part {
-                            fds.extend(raw.into_iter().map(own));
-                        }
+            let got = match rights::receive(self.stream.as_fd(), rest) {
+                Ok(got) => got,
+                Err(error) => match error.kind() {
+                    ErrorKind::WouldBlock => {
+                        self.wait(PollFlags::POLLIN, deadline)?;
+                        continue;
                     }
-                    (got.bytes, got.flags.contains(MsgFlags::MSG_CTRUNC))
-                }
-                Err(Errno::EAGAIN) => {
-                    self.wait(PollFlags::POLLIN, deadline)?;
-                    continue;
-                }
-                Err(Errno::EINTR) => continue,
-                Err(Errno::ECONNRESET) => (0, false),
-                Err(other) => return Err(other.into()),
+                    ErrorKind::Interrupted => continue,
+                    ErrorKind::ConnectionReset => rights::Received::default(),
+                    _ => return Err(error),
+                },
             };
-            if cut || fds.len() > FDS {
+            fds.extend(got.fds);
+            if got.cut || fds.len() > FDS {
                 return Err(nonsense(format!(
                     "more than {FDS} descriptors in one message"
                 )));
             }
+            let part = got.len;
             if part == 0 {
                 if filled == 0 {
                     return Ok(false);
@@ -218,12 +209,4 @@ impl Socket {
 /// What makes no sense.
 pub(super) fn nonsense(what: String) -> Error {
     Error::new(ErrorKind::InvalidData, what)
-}
-
-/// Takes a descriptor that came with a message.
-#[allow(unsafe_code)] // nix hands received descriptors over as plain numbers
-fn own(raw: RawFd) -> OwnedFd {
-    // SAFETY: the kernel made this descriptor for us while receiving the message, nobody else
-    // knows its number, and each number is turned into an owner exactly once.
-    unsafe { OwnedFd::from_raw_fd(raw) }
 }
