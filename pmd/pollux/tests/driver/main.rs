@@ -1,5 +1,5 @@
-//! The driver against the software adapter, in this process and in another: every test runs over
-//! both backings, so that nothing but bytes, stores and interrupts can pass between the two.
+//! The driver against the software adapter, in this process, in another, and in another behind
+//! vfio-user: every test runs over all three, so that nothing but bytes, stores and interrupts can pass between the two.
 //! What a real adapter would see is what the emulator sees; what it counts is what tests ask.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed step fails the test
 

@@ -1,11 +1,13 @@
 //! A second process for the device: the test binary starts itself again with one hidden test
-//! selected, which serves each function on a socket of its own and answers lines on another.
+//! selected, which serves each function on a socket of its own, over the messages of the process
+//! backing or over vfio-user, and answers lines on another.
 
 use super::control;
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket,
 };
-use pollux_bus::process;
+use pollux_bus::vfio_user::{self, Listener, OWNER_ONLY, ServeOptions, Stop};
+use pollux_bus::{BusError, Device, Function, process};
 use pollux_emu::Emulator;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,8 +22,19 @@ const FOLDER: &str = "POLLUX_TEST_DEVICE_FOLDER";
 /// The emulator's settings, for the child.
 const SETTINGS: &str = "POLLUX_TEST_DEVICE_SETTINGS";
 
+/// The way to reach the child's functions, for the child.
+const WAY: &str = "POLLUX_TEST_DEVICE_WAY";
+
+/// How a driver reaches the child's functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Messages,
+    VfioUser,
+}
+
 /// A child that plays the devices. Killed when dropped.
 pub struct DeviceProcess {
+    way: Way,
     child: Mutex<Child>,
     folder: PathBuf,
     control: Mutex<BufReader<UnixStream>>,
@@ -54,7 +67,7 @@ fn patiently<T, E: std::fmt::Debug>(mut step: impl FnMut() -> Result<T, E>) -> T
 }
 
 impl DeviceProcess {
-    pub fn start(settings: &str) -> Self {
+    pub fn start(way: Way, settings: &str) -> Self {
         static NUMBER: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let folder =
@@ -69,6 +82,7 @@ impl DeviceProcess {
             ])
             .env(FOLDER, &folder)
             .env(SETTINGS, settings)
+            .env(WAY, format!("{way:?}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
@@ -79,19 +93,26 @@ impl DeviceProcess {
             .unwrap();
         let control = Mutex::new(BufReader::new(control));
         Self {
+            way,
             child: Mutex::new(child),
             folder,
             control,
         }
     }
 
-    /// A socket to a function, for [`process::connect`].
-    pub fn dial(&self, index: usize) -> OwnedFd {
-        let path = UnixAddr::new(&function_socket(&self.folder, index)).unwrap();
-        patiently(|| {
-            let socket = packet_socket();
-            nix::sys::socket::connect(socket.as_raw_fd(), &path).map(|()| socket)
-        })
+    /// Connects to a function.
+    pub fn connect(&self, index: usize) -> Result<Arc<dyn Function>, BusError> {
+        let path = function_socket(&self.folder, index);
+        match self.way {
+            Way::Messages => {
+                let address = UnixAddr::new(&path).unwrap();
+                process::connect(patiently(|| {
+                    let socket = packet_socket();
+                    nix::sys::socket::connect(socket.as_raw_fd(), &address).map(|()| socket)
+                }))
+            }
+            Way::VfioUser => vfio_user::connect(path),
+        }
     }
 
     /// Has the child do one line of [`control`].
@@ -129,22 +150,14 @@ pub fn serve(make: impl FnOnce(&str) -> Arc<Emulator>) {
     };
     let folder = PathBuf::from(folder);
     let emulator = make(&std::env::var(SETTINGS).unwrap());
+    let vfio_user = std::env::var(WAY).unwrap() == format!("{:?}", Way::VfioUser);
     for index in 0..emulator.len() {
-        let socket = packet_socket();
-        let path = UnixAddr::new(&function_socket(&folder, index)).unwrap();
-        bind(socket.as_raw_fd(), &path).unwrap();
-        listen(&socket, Backlog::MAXCONN).unwrap();
-        // The standard library accepts on any kind of Unix socket.
-        let listener = UnixListener::from(socket);
+        let path = function_socket(&folder, index);
         let device = emulator.function(index).unwrap();
-        std::thread::spawn(move || {
-            for connection in listener.incoming() {
-                let socket = OwnedFd::from(connection.unwrap());
-                let device = Arc::clone(&device);
-                // A driver may be refused while another is served.
-                std::thread::spawn(move || process::serve(&socket, &device));
-            }
-        });
+        match vfio_user {
+            true => serve_vfio_user(&path, device),
+            false => serve_messages(&path, device),
+        }
     }
     // Nobody outlives the parent: its end of the pipe closes with it.
     std::thread::spawn(|| {
@@ -163,4 +176,29 @@ pub fn serve(make: impl FnOnce(&str) -> Arc<Emulator>) {
         writeln!(stream, "{answer}").unwrap();
         line.clear();
     }
+}
+
+fn serve_messages(path: &Path, device: Arc<dyn Device>) {
+    let socket = packet_socket();
+    bind(socket.as_raw_fd(), &UnixAddr::new(path).unwrap()).unwrap();
+    listen(&socket, Backlog::MAXCONN).unwrap();
+    // The standard library accepts on any kind of Unix socket.
+    let listener = UnixListener::from(socket);
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let socket = OwnedFd::from(connection.unwrap());
+            let device = Arc::clone(&device);
+            // A driver may be refused while another is served.
+            std::thread::spawn(move || process::serve(&socket, &device));
+        }
+    });
+}
+
+fn serve_vfio_user(path: &Path, device: Arc<dyn Device>) {
+    let listener = Listener::bind(path, OWNER_ONLY).unwrap();
+    std::thread::spawn(move || {
+        let stop = Stop::new().unwrap();
+        let options = ServeOptions::default();
+        vfio_user::serve(&listener, &device, &options, &stop, &mut |_| ())
+    });
 }

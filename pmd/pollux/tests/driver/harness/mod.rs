@@ -3,8 +3,8 @@
 pub mod child;
 pub mod control;
 
-use child::DeviceProcess;
-use pollux_bus::{BusError, Function, local, process};
+use child::{DeviceProcess, Way};
+use pollux_bus::{BusError, Function, local};
 use pollux_emu::{Emulator, EmulatorConfig};
 use pollux_mempool::{Burst, PageChoice, Pool, PoolConfig};
 use pollux_mlx5::{OpenOptions, Port, PortConfig, RxQueue, RxQueueConfig, TxQueue, TxQueueConfig};
@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 pub enum Backing {
     Local,
     Process,
+    VfioUser,
 }
 
 impl Backing {
     /// How many there are.
-    pub const COUNT: usize = 2;
+    pub const COUNT: usize = 3;
 }
 
 /// One test per backing.
@@ -32,6 +33,9 @@ macro_rules! on_every_backing {
         }
         mod in_another_process {
             $(#[test] fn $name() { super::$name($crate::harness::Backing::Process); })*
+        }
+        mod over_vfio_user {
+            $(#[test] fn $name() { super::$name($crate::harness::Backing::VfioUser); })*
         }
     };
 }
@@ -94,7 +98,8 @@ impl Rig {
     pub fn new(backing: Backing, settings: &str) -> Self {
         let play = match backing {
             Backing::Local => Play::Here(emulator(settings)),
-            Backing::Process => Play::There(DeviceProcess::start(settings)),
+            Backing::Process => Play::There(DeviceProcess::start(Way::Messages, settings)),
+            Backing::VfioUser => Play::There(DeviceProcess::start(Way::VfioUser, settings)),
         };
         Self { play }
     }
@@ -118,7 +123,7 @@ impl Rig {
     pub fn connect(&self, function: usize) -> Result<Arc<dyn Function>, BusError> {
         match &self.play {
             Play::Here(emulator) => local::connect(emulator.function(function).unwrap()),
-            Play::There(process) => process::connect(process.dial(function)),
+            Play::There(process) => process.connect(function),
         }
     }
 
