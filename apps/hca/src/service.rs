@@ -13,6 +13,10 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long threads may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why nothing, or not everything, could be served.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +34,12 @@ pub enum ServiceError {
         path: PathBuf,
         /// Why not.
         source: std::io::Error,
+    },
+    /// A client holds a thread in the kernel.
+    #[error("a socket's thread does not end within {seconds} s; its client holds it up")]
+    Stuck {
+        /// Time waited.
+        seconds: u64,
     },
     /// A thread could not be started.
     #[error("no thread for {what}: {source}")]
@@ -53,7 +63,7 @@ impl ServiceError {
                     | EmuError::Function { .. }
             ),
             Self::Log { .. } => true,
-            Self::Bus(_) | Self::Thread { .. } => false,
+            Self::Bus(_) | Self::Thread { .. } | Self::Stuck { .. } => false,
         }
     }
 }
@@ -134,7 +144,15 @@ impl Service {
     pub fn stop(mut self) -> Result<Arc<Emulator>, ServiceError> {
         self.stop.raise();
         let mut outcome = Ok(());
+        let start = Instant::now();
         for thread in std::mem::take(&mut self.threads) {
+            while !thread.is_finished() {
+                if start.elapsed() > PATIENCE {
+                    let seconds = PATIENCE.as_secs();
+                    return Err(ServiceError::Stuck { seconds });
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
             match thread.join() {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => outcome = outcome.and(Err(error)),
@@ -149,11 +167,6 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.stop.raise();
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread that served a socket panicked");
-            }
-        }
     }
 }
 

@@ -8,7 +8,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 /// One interrupt vector as the driver holds it. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -59,6 +60,13 @@ impl Interrupt {
         }
     }
 
+    /// Lets a raise go on that stands still, without standing still here.
+    fn unstick(&self) {
+        if fcntl(&self.fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok() {
+            self.take();
+        }
+    }
+
     /// Raises the vector. A full counter is as good as a raise.
     pub fn raise(&self) -> bool {
         matches!(
@@ -73,6 +81,9 @@ impl AsFd for Interrupt {
         self.fd.as_fd()
     }
 }
+
+/// How long a raise may take before its eventfd is taken for a trap.
+const STUCK: Duration = Duration::from_millis(200);
 
 /// One line of the device's side.
 #[derive(Debug, Default)]
@@ -112,6 +123,32 @@ impl InterruptLines {
         self.lines.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The lines, for changing them.
+    ///
+    /// Whoever gave an eventfd can make it blocking and fill its counter, and a raise then stands
+    /// still with the lines in its hands. That must not hold the session up that is to end for
+    /// it: after a while the counters are emptied, which lets such a raise go on.
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Line>> {
+        let start = Instant::now();
+        loop {
+            match self.lines.try_write() {
+                Ok(lines) => return lines,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if start.elapsed() > STUCK {
+                for interrupt in self
+                    .read()
+                    .iter()
+                    .filter_map(|line| line.interrupt.as_ref())
+                {
+                    interrupt.unstick();
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Number of vectors.
     pub fn len(&self) -> usize {
         self.read().len()
@@ -125,7 +162,7 @@ impl InterruptLines {
     /// Joins `vector` to an eventfd, or to nothing; false when there is no such vector. A raise
     /// that was kept is made now.
     pub fn join(&self, vector: usize, interrupt: Option<Interrupt>) -> bool {
-        let mut lines = self.lines.write().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.write();
         let Some(line) = lines.get_mut(vector) else {
             return false;
         };

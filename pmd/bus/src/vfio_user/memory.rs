@@ -75,8 +75,9 @@ impl GuestMemory {
     /// short, [`BusError::Refused`] for a file that is not taken.
     pub fn map(&mut self, range: &DmaMap, fd: OwnedFd) -> Result<(), BusError> {
         let (iova, len, offset) = (range.address, range.size, range.offset);
-        if range.flags & VFIO_DMA_MAP_FLAG_READ == 0 {
-            return Err(refused("it may not be read"));
+        // The table knows nothing that may only be written; it is read and written then.
+        if range.flags & (VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE) == 0 {
+            return Err(refused("it may be neither read nor written"));
         }
         if self.owners.len() >= MAX_RANGES {
             return Err(BusError::MapLimit { limit: MAX_RANGES });

@@ -580,9 +580,10 @@ fn mappable(windows: &[MappedWindow]) -> (Vec<MappedWindow>, u64) {
 
 impl Drop for Session<'_> {
     fn drop(&mut self) {
-        self.device.disconnect();
+        // First, since it frees a device thread that stands still in a raise.
         for vector in 0..self.host.interrupts.len() {
             self.host.interrupts.join(vector, None);
         }
+        self.device.disconnect();
     }
 }

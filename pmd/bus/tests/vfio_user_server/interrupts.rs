@@ -216,3 +216,44 @@ fn eventfds_are_let_go_with_their_client() {
     host.interrupts.raise(0);
     assert_eq!(a.take(), 0);
 }
+
+#[test]
+fn an_eventfd_that_became_a_trap_holds_nobody_up() {
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use nix::sys::eventfd::EventFd;
+    let mut rig = Rig::new();
+    for round in 1..=2 {
+        let mut client = rig.client();
+        let trap = EventFd::from_value(0).unwrap();
+        let fds = [trap.as_fd()];
+        client
+            .set_irqs([TRIGGER | EVENTFD, MSIX, 0, 1], &[], &fds)
+            .unwrap();
+        // Blocking, and full.
+        fcntl(&trap, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+        trap.write(u64::MAX - 1).unwrap();
+        // The device raises on a thread of its own.
+        let host = rig.fake.host().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        let raised = std::thread::spawn(move || {
+            tell.send(nix::unistd::gettid()).unwrap();
+            host.interrupts.raise(0)
+        });
+        let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
+        // Until it sleeps, which it can only do in its raise.
+        while !std::fs::read_to_string(&stat).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+        if round == 1 {
+            // While it stands still, the client can still be served: all off.
+            client
+                .set_irqs([TRIGGER | NONE, MSIX, 0, 0], &[], &[])
+                .unwrap();
+            drop(client);
+            rig.departed(1);
+        } else {
+            rig.stop();
+        }
+        raised.join().unwrap();
+    }
+}
