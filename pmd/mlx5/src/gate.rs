@@ -148,6 +148,8 @@ pub struct Gate {
     phase: AtomicU32,
     /// Cause of the present failure: the first one counts, what follows it are its echoes.
     cause: AtomicU64,
+    /// Device address that the failing WQE named; 0 when it is not known.
+    address: AtomicU64,
     /// Failures since the start; only the side that moves to `Failed` adds.
     failures: AtomicU32,
 }
@@ -185,18 +187,29 @@ impl Gate {
         Cause::from_word(self.cause.load(Ordering::Acquire))
     }
 
-    /// How often the queue has failed.
+    /// Device address of the first buffer of the WQE that failed last, where it is known.
+    pub fn address(&self) -> Option<u64> {
+        Some(self.address.load(Ordering::Acquire)).filter(|address| *address != 0)
+    }
+
+    /// How often the queue has failed. A failure counts when its cause can be read.
     pub fn failures(&self) -> u32 {
-        self.failures.load(Ordering::Relaxed)
+        self.failures.load(Ordering::Acquire)
     }
 
     /// Running to Failed; false (and no new cause) in any other phase. Called by the lcore for an
     /// error completion, by the control thread for an error event.
     pub fn fail(&self, cause: Cause) -> bool {
+        self.fail_at(cause, 0)
+    }
+
+    /// As [`fail`](Self::fail), with the device address that the WQE named.
+    pub(crate) fn fail_at(&self, cause: Cause, address: u64) -> bool {
         let failed = self.step(Phase::Running, Phase::Failed);
         if failed {
             self.cause.store(cause.to_word(), Ordering::Release);
-            self.failures.fetch_add(1, Ordering::Relaxed);
+            self.address.store(address, Ordering::Release);
+            self.failures.fetch_add(1, Ordering::Release);
         }
         failed
     }
@@ -277,6 +290,16 @@ mod tests {
             gate.fail(cause);
             assert_eq!(gate.cause(), Some(cause));
         }
+    }
+
+    #[test]
+    fn keeps_the_address_of_the_first_failure() {
+        let gate = Gate::new();
+        assert_eq!(gate.address(), None);
+        let cause = Cause::WrongOpcode { opcode: 13, wqe: 9 };
+        assert!(gate.fail_at(cause, 0x1_0000_2040));
+        assert!(!gate.fail_at(cause, 0x40));
+        assert_eq!(gate.address(), Some(0x1_0000_2040));
     }
 
     #[test]

@@ -313,6 +313,7 @@ fn a_failed_queue_recovers_with_a_full_ring() {
         }
         // Local protection error, then flush errors for all that was posted.
         let wqe = rx.device.wqe;
+        let (_, _, address) = rx.device.segment();
         let cqe = rx.device.error(0x04, 0x51);
         rx.device.push(&cqe);
         while rx.device.posted() > 0 {
@@ -330,6 +331,7 @@ fn a_failed_queue_recovers_with_a_full_ring() {
                 wqe
             })
         );
+        assert_eq!(rx.gate.address(), Some(address));
         assert_eq!(rx.gate.failures(), lap + 1);
         // Nothing moves before the control thread has reset the device's queue.
         assert_eq!(rx.burst(&mut out), 0);

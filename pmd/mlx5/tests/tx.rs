@@ -356,6 +356,7 @@ fn a_failed_queue_recovers() {
         assert_eq!(tx.burst(&mut packets), 20);
         // Local protection error for the first WQE, flush errors for the others.
         let first = tx.device.wqe;
+        let address = tx.device.first_address();
         tx.device.fail(0x04, 0x51);
         for _ in 0..2 {
             let flush = tx.device.error(0x05, 0xf5);
@@ -373,6 +374,7 @@ fn a_failed_queue_recovers() {
                 wqe: first
             })
         );
+        assert_eq!(tx.gate.address(), Some(address));
         assert_eq!(tx.gate.failures(), lap + 1);
         let pending = tx.pending();
         assert_eq!(

@@ -52,6 +52,8 @@ struct Patient {
     watched: Watched,
     stage: Stage,
     waiting: bool,
+    /// Failures that have been told.
+    told: u32,
 }
 
 /// All queues that are watched.
@@ -86,6 +88,7 @@ impl Recovery {
                 watched,
                 stage: Stage::Well,
                 waiting: false,
+                told: 0,
             })
             .collect();
     }
@@ -122,7 +125,10 @@ impl Recovery {
             }
             let gate = &patient.watched.gate;
             match (patient.stage, gate.phase()) {
+                // The lcore is about to say why.
+                (Stage::Well, Phase::Failed) if gate.failures() == patient.told => continue,
                 (Stage::Well, Phase::Failed) => {
+                    patient.told = gate.failures();
                     tell(&patient.watched);
                     patient.stage = Stage::Ask;
                 }
@@ -209,12 +215,17 @@ fn tell(watched: &Watched) {
         .gate
         .cause()
         .map_or_else(|| "unknown".into(), |c| c.to_string());
+    let address = watched
+        .gate
+        .address()
+        .map_or_else(|| "unknown".into(), |address| format!("{address:#x}"));
     tracing::warn!(
         kind = watched.kind.name(),
         queue = watched.index,
         number = watched.number,
         failures = watched.gate.failures(),
         cause,
+        address,
         "queue failed; recovering"
     );
 }

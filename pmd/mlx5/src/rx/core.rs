@@ -253,11 +253,13 @@ impl Core {
                 let entry = ErrorCqe::from_bytes(self.cq.read(self.cqe));
                 let syndrome = Syndrome(entry.syndrome());
                 if is_fatal(syndrome) {
-                    self.gate.fail(Cause::Completion {
+                    let cause = Cause::Completion {
                         syndrome: syndrome.0,
                         vendor: entry.vendor_err_synd(),
                         wqe: found,
-                    });
+                    };
+                    let [_, address] = self.wq.read_part::<[u64; 2], 0>(u32::from(found));
+                    self.gate.fail_at(cause, u64::from_be(address));
                     return false;
                 }
                 self.drop_one();

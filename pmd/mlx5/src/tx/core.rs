@@ -348,11 +348,12 @@ impl Core {
             CqeOpcode::INVALID => return true,
             CqeOpcode::REQ_ERR => {
                 let entry = ErrorCqe::from_bytes(self.cq.read(self.cqe));
-                self.gate.fail(Cause::Completion {
+                let cause = Cause::Completion {
                     syndrome: entry.syndrome(),
                     vendor: entry.vendor_err_synd(),
                     wqe: found,
-                });
+                };
+                self.gate.fail_at(cause, self.sq.address(found));
             }
             CqeOpcode::REQ => self.lie(Cause::WrongIndex { found, expected }),
             _ => self.lie(Cause::WrongOpcode {

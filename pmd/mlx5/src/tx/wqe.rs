@@ -13,6 +13,9 @@ const PER_BLOCK: usize = 4;
 /// Largest WQE in segments: the field has six bits.
 const MAX_SEGMENTS: usize = 63;
 
+/// Where a WQE says how many bytes of the packet stand in it, a 16-bit field.
+const INLINE_SIZE: usize = 28;
+
 /// What the queue cannot compute for a packet.
 const UNSUPPORTED: u32 = flags::TX_VLAN | flags::TX_TSO;
 
@@ -75,6 +78,18 @@ impl Writer {
     pub(super) fn ask(&self, block: u16) {
         let word = u32::from(CtrlFlags::CQ_UPDATE.0).to_be();
         self.blocks.store_u32::<8>(block, word, Ordering::Relaxed);
+    }
+
+    /// The device address in the first data segment of the WQE at `block`, as it was written.
+    pub(super) fn address(&self, block: u16) -> u64 {
+        // A header that is inlined takes one more segment.
+        let size = u32::from_be(
+            self.blocks
+                .load_u32::<INLINE_SIZE>(block, Ordering::Relaxed),
+        );
+        let at = usize::from(block) * PER_BLOCK + if size >> 16 != 0 { 3 } else { 2 };
+        let [_, address] = self.segments.read(at);
+        u64::from_be(address)
     }
 
     /// The ring for a loop that writes many WQEs.

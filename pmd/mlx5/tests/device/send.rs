@@ -191,6 +191,14 @@ impl Sender {
         u32::from_be_bytes([0, 1, 2, 3].map(|k| self.byte(at + k)))
     }
 
+    /// The address in the first data segment of the next WQE, one without chains.
+    pub fn first_address(&self) -> u64 {
+        let at = usize::from(self.wqe) * 64;
+        let inline = (self.be32(at + 28) >> 16) as usize;
+        let s = at + (2 + inline.saturating_sub(2).div_ceil(16)) * 16;
+        u64::from(self.be32(s + 8)) << 32 | u64::from(self.be32(s + 12))
+    }
+
     /// Reads the WQE at the head; an error is a syndrome.
     fn parse(&self) -> Result<(Sent, u16), u8> {
         const BAD_WQE: u8 = 0x02;
