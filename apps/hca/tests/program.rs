@@ -427,3 +427,43 @@ fn nobody_to_ask_is_said() {
     let error = ask(&folder.file("nobody"), "functions").unwrap_err();
     assert!(error.contains("nobody"), "{error}");
 }
+
+/// The sample file and the README are as good as what they promise.
+#[test]
+fn the_sample_and_the_readme_hold() {
+    let folder = Folder::new();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sample = std::fs::read_to_string(here.join("hca.toml")).unwrap();
+    let config = folder.file("hca.toml");
+    std::fs::write(&config, &sample).unwrap();
+    let mut child = program()
+        .current_dir(&folder.0)
+        .args(["--config", "hca.toml"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let out = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = out.lines().map(Result::unwrap);
+    assert!(lines.by_ref().any(|line| line == "ready"));
+    let readme = std::fs::read_to_string(here.join("README.md")).unwrap();
+    let asked: Vec<&str> = readme
+        .lines()
+        .filter_map(|line| line.strip_prefix("pollux-hca --control hca.ctl --ask "))
+        .map(|rest| rest.split(" #").next().unwrap().trim().trim_matches('\''))
+        .collect();
+    assert!(asked.len() >= 7, "{asked:?}");
+    for line in asked {
+        ask(&folder.file("hca.ctl"), line).unwrap();
+    }
+    let help = String::from_utf8(run(&["--help"]).stdout).unwrap();
+    let options = help
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("--"));
+    for option in options {
+        let name = option.split(' ').next().unwrap();
+        assert!(readme.contains(&format!("`--{name}")), "--{name}");
+    }
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
