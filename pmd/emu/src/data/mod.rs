@@ -25,6 +25,7 @@ mod outlet;
 pub mod port;
 mod receiver;
 pub mod request;
+mod reshape;
 mod ring;
 mod rq;
 mod rss;

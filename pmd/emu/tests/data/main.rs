@@ -15,4 +15,5 @@ mod queues;
 mod receive;
 mod rig;
 mod send;
+mod spread;
 mod steer;
