@@ -18,7 +18,7 @@ pub struct Arguments {
     /// Access bits of the sockets, in octal; 600 unless given
     #[arg(long, value_name = "MODE")]
     pub mode: Option<String>,
-    /// Takes memory that its owner can shrink; a client that does so ends this program
+    /// Takes memory files of any kind, not only sealed ones; for clients that are trusted
     #[arg(long)]
     pub trust_memory: bool,
     /// Socket through which scripts ask the emulator and order faults

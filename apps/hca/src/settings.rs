@@ -32,7 +32,7 @@ pub struct Settings {
     pub emulator: EmulatorConfig,
     /// Access bits of the sockets.
     pub mode: u32,
-    /// Memory that can be shrunk is taken.
+    /// Memory files of any kind are taken.
     pub trust_memory: bool,
     /// Where scripts ask.
     pub control: Option<PathBuf>,

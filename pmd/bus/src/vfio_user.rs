@@ -29,10 +29,12 @@
 //!
 //! The socket is an open door: everything that comes through it is checked here, and a client that
 //! cannot be understood is shown out. It can at most harm its own session. Memory is taken only from
-//! files that cannot be shrunk under the device ([`Trust`]), interrupts only from eventfds.
+//! files that cannot be shrunk under the device ([`Trust`]), and a page that is lost all the same ends
+//! its client's session, not the process; interrupts are taken only from eventfds.
 
 mod client;
 mod config_space;
+mod guard;
 mod listener;
 mod memory;
 pub mod message;

@@ -4,10 +4,12 @@
 //! a few files that are its RAM. So a file is mapped whole when it is first seen, known by device
 //! and inode, and let go with its last range. Descriptors are not kept.
 //!
-//! A file that its owner can shrink would end this process with SIGBUS at the next access. Only
-//! files that are sealed against that are taken ([`Trust::Sealed`]), unless whoever runs the server
-//! trusts its clients.
+//! A file that its owner can shrink takes pages from under the device, and one on a file system that
+//! its owner plays may never come up with them. Only memory files that are sealed against shrinking
+//! are taken ([`Trust::Sealed`]), unless whoever runs the server trusts its clients. Pages that are
+//! lost all the same are guarded against ([`Guard`]).
 
+use super::guard::Guard;
 use super::message::DmaMap;
 use crate::{BusError, HostMemory, Iova};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -30,7 +32,7 @@ pub enum Trust {
     /// Memory files sealed against shrinking, as QEMU's `memory-backend-memfd` makes them.
     #[default]
     Sealed,
-    /// Any file. A client that shrinks one ends the server.
+    /// Any file. One whose file system does not answer can hold up the device's threads.
     Anything,
 }
 
@@ -38,7 +40,11 @@ pub enum Trust {
 type Key = (u64, u64);
 
 struct MappedFile {
+    // Guards are dropped before what they guard.
+    guard: Guard,
     segment: Segment,
+    /// Mappings from before the file grew; ranges of then are still in them.
+    older: Vec<(Guard, Segment)>,
     ranges: usize,
 }
 
@@ -105,23 +111,39 @@ impl GuestMemory {
                 "{len:#x} bytes at {offset:#x} of a file that has {length:#x}"
             ))
         })?;
-        let segment = self.segment(key, end, length, fd)?;
         let place =
             usize::try_from(offset).map_err(|_| refused("an offset beyond the address space"))?;
-        let window = segment.window(place, size)?;
-        if range.flags & VFIO_DMA_MAP_FLAG_WRITE == 0 {
-            self.table.map_read_only(Iova(iova), window)?;
-        } else {
-            self.table.map(Iova(iova), window)?;
+        let segment = self.segment(key, end, length, fd)?;
+        let entered = segment.window(place, size).map_err(BusError::from);
+        let entered = entered.and_then(|window| {
+            if range.flags & VFIO_DMA_MAP_FLAG_WRITE == 0 {
+                self.table.map_read_only(Iova(iova), window)
+            } else {
+                self.table.map(Iova(iova), window)
+            }
+        });
+        match (entered, self.files.get_mut(&key)) {
+            (Ok(()), Some(file)) => {
+                file.ranges += 1;
+                self.owners.insert(iova, key);
+                Ok(())
+            }
+            (Err(error), Some(file)) if file.ranges == 0 => {
+                self.files.remove(&key);
+                Err(error)
+            }
+            (outcome, _) => outcome,
         }
-        self.owners.insert(iova, key);
-        let ranges = self.files.get(&key).map_or(0, |file| file.ranges) + 1;
-        self.files.insert(key, MappedFile { segment, ranges });
-        Ok(())
     }
 
-    /// The mapping of a whole file.
-    fn segment(&self, key: Key, end: u64, length: u64, fd: OwnedFd) -> Result<Segment, BusError> {
+    /// The mapping of a whole file, entered among the files.
+    fn segment(
+        &mut self,
+        key: Key,
+        end: u64,
+        length: u64,
+        fd: OwnedFd,
+    ) -> Result<Segment, BusError> {
         if let Some(file) = self.files.get(&key) {
             if end <= file.segment.len() as u64 {
                 return Ok(file.segment.clone());
@@ -129,9 +151,35 @@ impl GuestMemory {
         } else if self.files.len() >= MAX_FILES {
             return Err(BusError::MapLimit { limit: MAX_FILES });
         }
-        // New, or grown since it was mapped: then ranges that are in force keep the old mapping.
+        // New, or grown since it was mapped.
         let whole = usize::try_from(length).map_err(|_| refused("its file is too large"))?;
-        Ok(Segment::from_fd(fd, 0, whole)?)
+        let segment = Segment::from_fd(fd, 0, whole)?;
+        let guard = Guard::new(&segment)?;
+        match self.files.get_mut(&key) {
+            Some(file) => {
+                let guard = std::mem::replace(&mut file.guard, guard);
+                let before = std::mem::replace(&mut file.segment, segment.clone());
+                file.older.push((guard, before));
+            }
+            None => {
+                let file = MappedFile {
+                    guard,
+                    segment: segment.clone(),
+                    older: Vec::new(),
+                    ranges: 0,
+                };
+                self.files.insert(key, file);
+            }
+        }
+        Ok(segment)
+    }
+
+    /// Whether the client has taken pages away that the device touched.
+    pub fn was_taken_away(&self) -> bool {
+        let hit = |file: &MappedFile| {
+            file.guard.was_hit() || file.older.iter().any(|(guard, _)| guard.was_hit())
+        };
+        self.files.values().any(hit)
     }
 
     /// Removes all ranges in `first`..=`last`; none there is no error. When this returns, no device

@@ -156,8 +156,13 @@ fn client(
         if let Err(broken) = sent {
             return broken;
         }
-        if session.is_none() {
-            return Broken::Nonsense("it could not be let in".to_owned());
+        match &session {
+            None => return Broken::Nonsense("it could not be let in".to_owned()),
+            Some(session) if session.lost_memory() => {
+                let text = "it took memory away that the device was using";
+                return Broken::Nonsense(text.to_owned());
+            }
+            Some(_) => {}
         }
     }
 }

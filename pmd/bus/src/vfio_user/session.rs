@@ -148,6 +148,11 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// Whether the client has taken memory away that the device used.
+    pub fn lost_memory(&self) -> bool {
+        self.memory.was_taken_away()
+    }
+
     /// Bytes of a region; zero for those that are not there.
     fn region_size(&self, index: u32) -> u64 {
         match index {

@@ -323,3 +323,36 @@ fn a_client_that_dies_leaves_no_mapping() {
         assert_eq!(std::sync::Arc::strong_count(&host.memory), 1);
     }
 }
+
+#[test]
+fn memory_that_is_taken_away_costs_its_client_the_session_and_nobody_anything_else() {
+    let rig = Rig::trusting(Trust::Anything);
+    let (other, mut witness) = (memory(1), None);
+    for round in 1..=3 {
+        let request = SegmentRequest::new("sealed", 0x1000).page(PageChoice::Ordinary);
+        let steady = Segment::map(&request).unwrap();
+        let name = c"shrinking";
+        let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
+        let file = std::fs::File::from(nix::sys::memfd::memfd_create(name, flags).unwrap());
+        file.set_len(0x4000).unwrap();
+        let mut client = rig.client();
+        map(&mut client, &steady, 0, 0x20_0000, 1).unwrap();
+        client.map(file.as_fd(), 0, 0x10_0000, 0x4000).unwrap();
+        assert_eq!(client.add(0x10_1000), 1);
+        // Grown, and mapped anew: ranges of before keep their mapping.
+        file.set_len(0x8000).unwrap();
+        client.map(file.as_fd(), 0x4000, 0x30_0000, 0x4000).unwrap();
+        assert_eq!((client.add(0x10_1000), client.add(0x30_0000)), (1, 1));
+        file.set_len(0x1000).unwrap();
+        let at = [0x10_1000_u64, 0x10_3ffc, 0x30_0000][round - 1];
+        // The device's thread touches what is no longer there, and lives.
+        client.write(crate::raw::BAR0, 0x10, &at.to_be_bytes());
+        while !client.is_over() {}
+        rig.departed(round);
+        witness = Some(word(&steady, 0));
+    }
+    assert_eq!(witness, Some(0));
+    let mut client = rig.client();
+    map(&mut client, &other, 0, 0x10_0000, 1).unwrap();
+    assert_eq!(client.add(0x10_0000), 1);
+}

@@ -336,6 +336,17 @@ impl Raw {
         self.ask(SET_IRQS, &body, fds).map(drop)
     }
 
+    /// Asks for something harmless; whether the connection is over instead.
+    pub fn is_over(&mut self) -> bool {
+        use std::io::Write;
+        let message = self.message(READ, 0, &access_body(CONFIG, 0, 4));
+        if self.socket.write_all(&message).is_err() {
+            return true;
+        }
+        let mut answer = [0; 36];
+        self.socket.read_exact(&mut answer).is_err()
+    }
+
     /// Whether the server has closed the connection, after whatever it still had to say.
     pub fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
