@@ -32,6 +32,14 @@ const NOT_INSTALLED: &[&str] = &[
     "FlowTableProps.flow_tag",
 ];
 
+/// Fields that headers before Linux 6.12 have in another place or narrower; the later ones count.
+const MOVED: &[&str] = &[
+    "CmdHcaCap.shampo",
+    "CmdHcaCap.relaxed_ordering_read",
+    "Ppcnt.prio_tc",
+    "Mkc.log_page_size",
+];
+
 /// The C field that each command's tail is: stem, whether it is the output's, designator.
 const TAILS: &[(&str, bool, &str)] = &[
     ("manage_pages", false, "pas[0]"),
@@ -222,6 +230,7 @@ fn fields_stand_where_the_headers_have_them() {
     }
     let answers = program.run();
     let mut wrong = Vec::new();
+    checks.retain(|(.., probes)| probes.iter().all(|probe| answers.contains_key(probe)));
     for (shape, index, probes) in &checks {
         let field = &shape.fields[*index];
         let (start, end) = (field.bit_offset, field.bit_offset + field.bits);
@@ -234,10 +243,12 @@ fn fields_stand_where_the_headers_have_them() {
             Source::Exact(_) | Source::Span(..) => start == first.0 && end == last.1,
             Source::Part(_) | Source::Elsewhere(_) => start >= first.0 && end <= first.1,
         };
-        if !right {
+        let name = format!("{}.{}", shape.name, field.name);
+        let moved = headers.are_old() && MOVED.contains(&name.as_str());
+        if !right && !moved {
             wrong.push(format!(
-                "{}.{} is bits {start}..{end}, the header has {}..{} ({:?})",
-                shape.name, field.name, first.0, last.1, field.source
+                "{name} is bits {start}..{end}, the header has {}..{} ({:?})",
+                first.0, last.1, field.source
             ));
         }
     }
@@ -272,7 +283,10 @@ fn sizes_are_those_of_the_headers() {
     let answers = program.run();
     let mut wrong = Vec::new();
     for shape in shapes {
-        let bytes = answers[&Probe::size(&headers, shape.header)].1 / 8;
+        let Some((_, bits)) = answers.get(&Probe::size(&headers, shape.header)) else {
+            continue; // newer than the headers
+        };
+        let bytes = bits / 8;
         let prefix = PREFIXES.contains(&shape.name);
         if (prefix && bytes <= shape.len) || (!prefix && bytes != shape.len) {
             wrong.push(format!(
@@ -366,6 +380,7 @@ fn numbers_are_those_of_the_headers() {
         checks.push((name.to_string(), value, probe));
     }
     let answers = program.run();
+    checks.retain(|(.., probe)| answers.contains_key(probe));
     for (name, value, probe) in &checks {
         assert_eq!(*value, answers[probe].0 as u64, "{name}");
     }
