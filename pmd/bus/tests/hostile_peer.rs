@@ -431,3 +431,18 @@ fn other_versions_and_early_questions_are_refused() {
     let refused = process::connect(stream.into()).err().unwrap();
     assert!(refused.to_string().contains("SOCK_SEQPACKET"), "{refused}");
 }
+
+/// Descriptors beyond those that a message may carry must not stay open in the device's process.
+#[test]
+fn descriptors_that_are_refused_are_closed() {
+    let device = Fake::new();
+    let (socket, server) = raw_driver(&device);
+    let (mut witness, given) = std::os::unix::net::UnixStream::pair().unwrap();
+    let fds = vec![given.as_fd(); 200];
+    send(&socket, &Raw::new(ENABLE, [0; 4]).0, &fds);
+    assert!(server.join().unwrap().is_err());
+    drop(fds);
+    drop(given);
+    let error = std::io::Write::write_all(&mut witness, b"x").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
+}
