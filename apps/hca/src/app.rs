@@ -7,6 +7,7 @@ use crate::args::{self, Arguments, Refusal};
 use crate::control;
 use crate::service::{Service, ServiceError};
 use crate::settings::{BadSetting, Settings};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use pollux_emu::Emulator;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -80,12 +81,23 @@ fn run(arguments: Arguments) -> Result<u8, Failure> {
     // Before any thread, so that a signal never finds the program without its handler.
     let mut signals =
         Signals::new([SIGTERM, SIGINT]).map_err(|why| failed("signal handlers", why))?;
+    more_descriptors();
     let service = Service::start(&settings)?;
     print(&banner(&settings, &service.emulator)?)?;
     signals.forever().next();
     let emulator = service.stop()?;
     print(&leftovers(&emulator)?)?;
     Ok(0)
+}
+
+/// Raises the limit of open descriptors as far as it goes. Clients bring files and eventfds, and one
+/// function's must not leave the others without.
+fn more_descriptors() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(why) = raised {
+        tracing::warn!(%why, "the limit of open descriptors stays as it is");
+    }
 }
 
 fn ask(path: &Path, line: &str) -> Result<u8, Failure> {

@@ -27,6 +27,9 @@ pub struct Arguments {
     /// Asks the program that listens on --control one line, and prints the answer
     #[arg(long, value_name = "LINE", requires = "control")]
     pub ask: Option<String>,
+    /// Orders a fault at the start: a line as --ask has it; may be given several times
+    #[arg(long, value_name = "LINE")]
+    pub fault: Vec<String>,
     /// Logs each command by name, to a file or to standard error
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     pub log_commands: Option<Option<PathBuf>>,

@@ -27,6 +27,14 @@ pub enum ServiceError {
     /// A socket could not be had, or failed.
     #[error(transparent)]
     Bus(#[from] BusError),
+    /// A fault that was ordered at the start makes no sense.
+    #[error("fault {line:?}: {why}")]
+    Fault {
+        /// The order.
+        line: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The log of commands cannot be written.
     #[error("{path}: {source}; give a file that can be written", path = .path.display())]
     Log {
@@ -62,7 +70,7 @@ impl ServiceError {
                     | EmuError::Combination { .. }
                     | EmuError::Function { .. }
             ),
-            Self::Log { .. } => true,
+            Self::Log { .. } | Self::Fault { .. } => true,
             Self::Bus(_) | Self::Thread { .. } | Self::Stuck { .. } => false,
         }
     }
@@ -92,6 +100,12 @@ impl Service {
             .map(|path| Listener::bind(path, OWNER_ONLY))
             .transpose()?;
         let emulator = Arc::new(Emulator::new(settings.emulator.clone())?);
+        for line in &settings.faults {
+            if let Err(why) = pollux_emu::control::run(&emulator, line) {
+                let line = line.clone();
+                return Err(ServiceError::Fault { line, why });
+            }
+        }
         if let Some(log) = &settings.commands {
             log_commands(&emulator, log)?;
         }

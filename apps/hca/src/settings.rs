@@ -36,6 +36,8 @@ pub struct Settings {
     pub trust_memory: bool,
     /// Where scripts ask.
     pub control: Option<PathBuf>,
+    /// Lines for [`pollux_emu::control`] that are done at the start, those of the file first.
+    pub faults: Vec<String>,
     /// Where commands are logged.
     pub commands: Option<CommandLog>,
     /// Filter of the log on standard error.
@@ -50,6 +52,8 @@ struct File {
     mode: Option<Spanned<String>>,
     trust_memory: Option<bool>,
     control: Option<PathBuf>,
+    #[serde(default)]
+    fault: Vec<String>,
     log_commands: Option<LogCommands>,
     log_level: Option<String>,
     #[serde(default)]
@@ -164,6 +168,7 @@ impl Settings {
             mode,
             trust_memory: arguments.trust_memory || file.trust_memory.unwrap_or(false),
             control: arguments.control.or(file.control),
+            faults: [file.fault, arguments.fault].concat(),
             commands,
             log_level: arguments
                 .log_level

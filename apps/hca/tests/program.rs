@@ -165,6 +165,10 @@ fn bad_input_is_one_line_and_status_2() {
             vec!["--socket", socket, "--log-level", "all=of=it"],
             vec!["all=of=it", "info"],
         ),
+        (
+            vec!["--socket", socket, "--fault", "link 7 down"],
+            vec!["link 7 down", "function 7"],
+        ),
         (vec!["--ask", "report 0"], vec!["--control"]),
         (
             vec!["--config", "/no/such.toml"],
@@ -364,7 +368,19 @@ fn a_driver_comes_works_and_goes_and_the_log_tells() {
 fn scripts_ask_and_order_faults() {
     let folder = Folder::new();
     let (socket, control) = (folder.file("s"), folder.file("c"));
-    let _running = Running::start(&["--socket", text(&socket), "--control", text(&control)]);
+    let _running = Running::start(&[
+        "--socket",
+        text(&socket),
+        "--control",
+        text(&control),
+        "--fault",
+        "arm 0 all drop-event",
+        "--fault",
+        "link 0 down",
+    ]);
+    assert_eq!(ask(&control, "armed 0").unwrap(), "1");
+    assert!(ask(&control, "wire 0").unwrap().ends_with(" up=0"));
+    assert_eq!(ask(&control, "disarm 0").unwrap(), "ok");
     assert_eq!(ask(&control, "functions").unwrap(), "1");
     assert_eq!(ask(&control, "mac 0").unwrap(), "02:15:b3:00:00:00");
     assert!(ask(&control, "wire 0").unwrap().starts_with("in=0 out=0 "));

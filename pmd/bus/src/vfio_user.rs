@@ -44,6 +44,6 @@ mod stream;
 
 pub use client::{connect, connect_on, connect_within};
 pub use listener::{Listener, OWNER_ONLY};
-pub use memory::{MAX_RANGES, Trust};
+pub use memory::{MAX_FILES, MAX_RANGES, Trust};
 pub use server::{Ending, Event, ServeOptions, serve};
 pub use stream::Stop;

@@ -23,8 +23,9 @@ use vfio_bindings::bindings::vfio::{VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WR
 /// Ranges that a client may have mapped at once, as many as a host's IOMMU takes by default.
 pub const MAX_RANGES: usize = 65_535;
 
-/// Files that may be mapped at once.
-const MAX_FILES: usize = 256;
+/// Files that a client may have mapped at once; one that has grown counts again. Each costs a
+/// descriptor, which all functions of a process share.
+pub const MAX_FILES: usize = 128;
 
 /// Which memory of a client is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,7 +149,9 @@ impl GuestMemory {
             if end <= file.segment.len() as u64 {
                 return Ok(file.segment.clone());
             }
-        } else if self.files.len() >= MAX_FILES {
+        }
+        let mapped = |file: &MappedFile| 1 + file.older.len();
+        if self.files.values().map(mapped).sum::<usize>() >= MAX_FILES {
             return Err(BusError::MapLimit { limit: MAX_FILES });
         }
         // New, or grown since it was mapped.

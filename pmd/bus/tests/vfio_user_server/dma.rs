@@ -356,3 +356,30 @@ fn memory_that_is_taken_away_costs_its_client_the_session_and_nobody_anything_el
     map(&mut client, &other, 0, 0x10_0000, 1).unwrap();
     assert_eq!(client.add(0x10_0000), 1);
 }
+
+#[test]
+fn files_are_counted_grown_ones_too() {
+    let rig = Rig::new();
+    let mut client = rig.client();
+    let flags =
+        nix::sys::memfd::MFdFlags::MFD_CLOEXEC | nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING;
+    let file = std::fs::File::from(nix::sys::memfd::memfd_create(c"growing", flags).unwrap());
+    let seals = nix::fcntl::SealFlag::F_SEAL_SHRINK;
+    nix::fcntl::fcntl(&file, nix::fcntl::FcntlArg::F_ADD_SEALS(seals)).unwrap();
+    for half in 0..pollux_bus::vfio_user::MAX_FILES as u64 / 2 {
+        file.set_len((half + 1) * 0x1000).unwrap();
+        client
+            .map(file.as_fd(), half * 0x1000, half * 0x1000, 0x1000)
+            .unwrap();
+        let other = memory(1);
+        map(&mut client, &other, 0, 0x1000_0000 + half * 0x1000, 1).unwrap();
+    }
+    let one_more = memory(1);
+    let refused = map(&mut client, &one_more, 0, 0x2000_0000, 1);
+    assert_eq!(refused, Err(libc::ENOSPC));
+    // What is mapped already can be mapped again, and what was let go makes room.
+    client.map(file.as_fd(), 0, 0x3000_0000, 0x1000).unwrap();
+    client.unmap(0x1000_0000, 0x1000).unwrap();
+    map(&mut client, &one_more, 0, 0x2000_0000, 1).unwrap();
+    assert_eq!(client.add(0x2000_0000), 1);
+}
