@@ -22,6 +22,7 @@ pub const HELP: &[&str] = &[
     "armed N | disarm N                    faults not met yet: how many, forget them",
     "demand N give COUNT|take COUNT|hint COUNT|release   a request for pages",
     "kill N | revive N                     registers read all ones and nothing is answered, or no longer",
+    "hold N | go N                         what the wire brings waits, or comes",
     "link N up|down                        the wire is mended or cut",
     "doorbells N SQN COUNT                 so many doorbells of a send queue are lost",
     "corrupt N CQN SKIP BYTE MASK          the completion after SKIP others has a byte xored",
@@ -174,6 +175,8 @@ fn act(verb: &str, words: &mut Words<'_>, faults: &FaultInjector) -> Result<(), 
         }
         "kill" => faults.kill().map_err(said)?,
         "revive" => faults.revive().map_err(said)?,
+        "hold" => faults.hold(true).map_err(said)?,
+        "go" => faults.hold(false).map_err(said)?,
         "link" => match words.next("up or down")? {
             "up" => faults.link(true).map_err(said)?,
             "down" => faults.link(false).map_err(said)?,

@@ -214,6 +214,15 @@ impl FaultInjector {
         Ok(())
     }
 
+    /// Lets what comes in from the port's wire wait, though the link is up, or go on: so that a
+    /// capture starts when its receiver is set up, and not with the link.
+    ///
+    /// # Errors
+    /// [`DataError::Stopped`].
+    pub fn hold(&self, held: bool) -> Result<(), DataError> {
+        self.data.hold_wire(held)
+    }
+
     /// The next `count` doorbells of a send queue are lost.
     ///
     /// # Errors

@@ -49,6 +49,9 @@ run_kernel() {
     mapfile -t -O "${#adapters[@]}" adapters < <(adapter "$number" "$WORK/hca$number")
   done
   start_hca "$settings" "$count"
+  # The link is up as soon as the driver has begun, and a bridge forwards nothing until it has heard
+  # of the carrier: the capture waits until then.
+  [ "$SHORT" = 1 ] || hca hold 2 || stop "the wire of the capture cannot be held: $HCA_OUT"
   make_disk
   FUNCTIONS=$count
   point "the guest boots Linux $KERNEL" start_guest "${adapters[@]}"
@@ -72,6 +75,8 @@ run_kernel() {
   fi
   point "rmmod leaves no page, no object and no complaint" removal
   [ "$SHORT" = 1 ] || point "the capture left the bridge unchanged" bridged
+  if [ "$BLESS" = 1 ] && [ "$FAILED" = 0 ]; then keep_commands; fi
+  point "the commands are of the kinds of the run that is kept" same_commands
 }
 
 default_capture() {
@@ -86,6 +91,8 @@ probe() {
     # No traffic but the tests'"'"' own.
     echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6
     echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6
+    # Frames leave in the order in which they came: no fair queueing.
+    echo pfifo_fast >/proc/sys/net/core/default_qdisc
     mount -t debugfs debug /sys/kernel/debug
     modprobe mlx5_core
     for dev in /sys/bus/pci/drivers/mlx5_core/0*; do
@@ -292,7 +299,13 @@ bridge() {
     ip link set br0 mtu 9000 up
     ip link set eth3 up
     for try in $(seq 50); do [ "$(cat /sys/class/net/eth3/carrier)" = 1 ] && break; sleep 0.1; done
-    ip link set eth2 up' || return 1
+    ip link set eth2 up
+    for try in $(seq 100); do
+      [ "$(cat /sys/class/net/eth2/brport/state) $(cat /sys/class/net/eth3/brport/state)" = "3 3" ] && exit 0
+      sleep 0.1
+    done
+    exit 1' || { fail "the ports of the bridge do not forward: $GUEST_OUT"; return 1; }
+  hca go 2 || fail "$HCA_OUT"
   for ((try = 0; try < 600; try++)); do
     hca wire 2
     [ "$(field drained "$HCA_OUT")" = 1 ] && [ "$(field waiting "$HCA_OUT")" = 0 ] && break
@@ -310,7 +323,7 @@ bridged() {
   local proof=${HCA%/*}/capture-proof
   stop_guest
   stop_hca
-  "$proof" "$CAPTURE" "$WORK/bridged.pcapng" >"$WORK/proof" 2>&1 || fail "$(tail -n 8 "$WORK/proof")"
+  "$proof" --transform none "$CAPTURE" "$WORK/bridged.pcapng" >"$WORK/proof" 2>&1 || fail "$(tail -n 8 "$WORK/proof")"
 }
 
 function_reset() {

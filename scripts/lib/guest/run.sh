@@ -46,7 +46,7 @@ finish() {
   done
   rm -rf "$LOGS"
   mkdir -p "$LOGS"
-  for log in console transcript kernel.log qemu.log hca.log commands proof; do
+  for log in console transcript kernel.log qemu.log hca.log commands kinds counts order proof bridged.pcapng; do
     [ ! -s "$WORK/$log" ] || cp "$WORK/$log" "$LOGS/"
   done
   [ $status = 0 ] || printf 'logs of this run: %s\n' "$LOGS" >&2
@@ -62,7 +62,7 @@ start_hca() {
     </dev/null >"$WORK/hca.log" 2>&1 &
   HCA_PID=$!
   PIDS+=("$HCA_PID")
-  until grep -q '^ready' "$WORK/hca.log"; do
+  until grep -qs '^ready' "$WORK/hca.log"; do
     kill -0 "$HCA_PID" 2>/dev/null && [ $SECONDS -lt $deadline ] || stop "the emulator does not start: $(tail -n 3 "$WORK/hca.log")"
     sleep 0.1
   done

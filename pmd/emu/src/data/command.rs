@@ -247,6 +247,12 @@ impl Engine {
         self.relink();
     }
 
+    pub fn hold_wire(&mut self, function: usize, held: bool) {
+        if let Some(plug) = self.plugs.get_mut(function) {
+            plug.held = held;
+        }
+    }
+
     pub fn link_up(&mut self, function: usize) -> bool {
         self.plugs.get(function).is_some_and(|plug| plug.up)
     }

@@ -122,6 +122,7 @@ impl Engine {
                     max_frame: DEFAULT_FRAME,
                 },
                 cable: true,
+                held: false,
                 far: true,
                 up: false,
                 report: WireReport {
@@ -423,10 +424,10 @@ impl Engine {
 /// Brings frames in from a function's wire.
 #[inline]
 fn inward(function: usize, outlet: &mut Outlet<'_>, now: u64) -> bool {
-    let open = outlet
-        .plugs
-        .get_mut(function)
-        .is_some_and(|plug| plug.up && matches!(&plug.joint, Joint::Wire(wire) if wire.brings()));
+    let open = outlet.plugs.get_mut(function).is_some_and(|plug| {
+        let brings = matches!(&plug.joint, Joint::Wire(wire) if wire.brings());
+        plug.up && brings && !plug.held
+    });
     if !open
         || !outlet
             .receivers

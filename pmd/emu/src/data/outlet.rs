@@ -55,6 +55,8 @@ pub(super) struct Plug {
     pub link: LinkSpec,
     /// The cable is whole (a fault can cut it).
     pub cable: bool,
+    /// What the wire brings waits, though the link is up.
+    pub held: bool,
     /// The far end of a wire that leads out is up.
     pub far: bool,
     /// Frames can cross.

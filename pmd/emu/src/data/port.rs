@@ -328,4 +328,12 @@ impl DataPort {
     pub fn set_wire(&self, up: bool) -> Result<(), DataError> {
         self.call(move |engine, function| engine.set_wire(function, up))
     }
+
+    /// What comes in from the wire waits, though the link is up, or goes on.
+    ///
+    /// # Errors
+    /// [`DataError::Stopped`].
+    pub fn hold_wire(&self, held: bool) -> Result<(), DataError> {
+        self.call(move |engine, function| engine.hold_wire(function, held))
+    }
 }

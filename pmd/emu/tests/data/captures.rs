@@ -194,6 +194,27 @@ fn play(config: PcapConfig, count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn a_held_wire_waits_though_its_receiver_is_ready() {
+    let folder = Folder::new("held");
+    let frames = frames();
+    let form = Form {
+        big: false,
+        nano: false,
+    };
+    let path = folder.write("held.pcap", &pcap(form, 1, &frames));
+    let mut rig = Setup::new(vec![wire(WireKind::Pcap(input(&path)))]).start();
+    let a = &mut rig.sides[0];
+    a.port.hold_wire(true).unwrap();
+    let (mut rq, mut rcq) = a.receiver(3, 8);
+    a.settle();
+    assert!(rcq.poll().is_none());
+    assert!(a.port.wire().unwrap().up);
+    assert_eq!(a.port.wire().unwrap().waiting, frames.len() as u64);
+    a.port.hold_wire(false).unwrap();
+    assert_eq!(rq.receive(&mut rcq), frames[0]);
+}
+
+#[test]
 fn every_format_is_played_in_order_byte_for_byte() {
     let folder = Folder::new("formats");
     let frames = frames();
