@@ -67,6 +67,7 @@ run_kernel() {
     point "two channels share 64 flows" spread
     point "a VLAN interface talks, tags put in and taken out by the adapter" vlan
     point "foreign unicast arrives in promiscuous mode, and only then" promiscuous
+    point "interrupts are held back as ethtool -C says" moderation
     point "ethtool -S counts what the emulator counts" counters
     point "down and up ten times" down_and_up
     point "page requests are obeyed: give, take, storm" page_requests
@@ -219,6 +220,23 @@ promiscuous() {
   [ "${seen[*]}" = "0 5 0" ] || fail "foreign packets received with promiscuous mode off, on, off: ${seen[*]}; wanted 0 5 0"
   # The driver says so itself, at warning level, whenever it strips tags.
   complaints 'S-tagged traffic will be dropped'
+}
+
+# With a long wait and many frames to end it early, the same pings cause fewer, later interrupts.
+moderation() {
+  local usecs took=()
+  for usecs in 0 20000; do
+    guest "ethtool -C eth0 adaptive-rx off adaptive-tx off rx-usecs $usecs rx-frames 64 || exit 1
+      ethtool -c eth0 | grep '^rx-usecs:'
+      ping -q -c 20 -i 0.1 10.1.0.2" || { fail "$GUEST_OUT"; return 1; }
+    grep -qE "^rx-usecs:[[:space:]]+$usecs\$" <<<"$GUEST_OUT" || fail "rx-usecs is not $usecs: $GUEST_OUT"
+    took+=("$(sed -n 's|^round-trip min/avg/max = \([0-9]*\).*|\1|p' <<<"$GUEST_OUT")")
+  done
+  # The fastest of twenty answers cannot come before the wait is over.
+  [ "${took[1]}" -ge 15 ] || fail "with a wait of 20 ms the fastest answer came after ${took[1]} ms"
+  [ "${took[0]}" -lt 15 ] || fail "without a wait the fastest answer came after ${took[0]} ms"
+  guest 'ethtool -C eth0 adaptive-rx on adaptive-tx on'
+  complaints
 }
 
 counters() {

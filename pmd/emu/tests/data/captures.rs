@@ -205,7 +205,7 @@ fn a_held_wire_waits_though_its_receiver_is_ready() {
     let mut rig = Setup::new(vec![wire(WireKind::Pcap(input(&path)))]).start();
     let a = &mut rig.sides[0];
     a.port.hold_wire(true).unwrap();
-    let (mut rq, mut rcq) = a.receiver(3, 8);
+    let (rq, mut rcq) = a.receiver(3, 8);
     a.settle();
     assert!(rcq.poll().is_none());
     assert!(a.port.wire().unwrap().up);
