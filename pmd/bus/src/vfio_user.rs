@@ -37,7 +37,7 @@ mod config_space;
 mod guard;
 mod listener;
 mod memory;
-pub mod message;
+mod message;
 mod server;
 mod session;
 mod stream;
