@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Refusals of one client that are logged.
+const REFUSALS: u64 = 16;
+
 /// How long threads may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -222,15 +225,25 @@ fn function(
     stop: &Stop,
 ) -> Result<(), BusError> {
     let path: PathBuf = listener.path().to_owned();
+    let mut refusals: u64 = 0;
     let outcome = serve(listener, device, &options, stop, &mut |event| match event {
         Event::Arrived(process) => {
+            refusals = 0;
             tracing::info!(function = number, ?process, "a client came");
         }
         Event::TurnedAway => {
             tracing::warn!(function = number, "a second client was turned away");
         }
         Event::Refused { command, why } => {
-            tracing::warn!(function = number, command, %why, "refused");
+            refusals += 1;
+            match refusals {
+                ..REFUSALS => tracing::warn!(function = number, command, %why, "refused"),
+                REFUSALS => {
+                    tracing::warn!(function = number, command, %why, "refused, and no more of it from this client");
+                }
+                // Whoever sends rubbish shall not fill the disk with it.
+                _ => {}
+            }
         }
         Event::Departed(Ending::ShownOut(why)) => {
             tracing::warn!(function = number, %why, "the client was shown out");

@@ -483,3 +483,35 @@ fn the_sample_and_the_readme_hold() {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn a_client_that_sends_rubbish_does_not_fill_the_log() {
+    let folder = Folder::new();
+    let socket = folder.file("s");
+    let running = Running::start(&["--socket", text(&socket)]);
+    for _ in 0..2 {
+        let mut client = UnixStream::connect(&socket).unwrap();
+        let message = |command: u16, size: u32, body: &[u8]| {
+            let parts = [
+                &[0, 0][..],
+                &command.to_ne_bytes(),
+                &size.to_ne_bytes(),
+                &[0; 8],
+            ];
+            [&parts.concat(), body].concat()
+        };
+        let mut bytes = message(1, 20, &[0; 4]);
+        for _ in 0..200 {
+            bytes.extend(message(99, 16, &[]));
+        }
+        std::io::Write::write_all(&mut client, &bytes).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answers = Vec::new();
+        client.read_to_end(&mut answers).unwrap();
+        assert!(answers.len() > 200 * 16, "{}", answers.len());
+    }
+    let (status, _, errors) = running.end(Signal::SIGTERM);
+    assert_eq!(status, 0);
+    assert_eq!(errors.lines().count(), 2 * 16, "{errors}");
+    assert!(errors.contains("command 99 is not served"), "{errors}");
+}

@@ -150,8 +150,9 @@ fn client(
             }
             Err(no) => stream.send(&[header.refusal(no.errno as u32).as_bytes()], None, watch),
         };
-        if let Err(no) = outcome {
-            refused(header.command, no.why);
+        match outcome {
+            Err(no) if !no.why.is_empty() => refused(header.command, no.why),
+            _ => {}
         }
         if let Err(broken) = sent {
             return broken;

@@ -31,6 +31,7 @@ const IRQS: u32 = VFIO_PCI_MSIX_IRQ_INDEX + 1;
 #[derive(Debug)]
 pub(super) struct No {
     pub errno: Errno,
+    /// Empty where there is nothing to say.
     pub why: String,
 }
 
@@ -40,6 +41,12 @@ impl No {
             errno,
             why: why.into(),
         }
+    }
+
+    /// The answer of a kernel to who asks for something that this device does not have. Honest
+    /// clients ask so: nothing for a log.
+    pub fn absent() -> Self {
+        Self::new(Errno::EINVAL, "")
     }
 }
 
@@ -236,10 +243,7 @@ impl<'a> Session<'a> {
         let asked: IrqInfo = body(bytes)?;
         let index = asked.index;
         if index >= IRQS {
-            return Err(No::new(
-                Errno::EINVAL,
-                format!("interrupts of kind {index}"),
-            ));
+            return Err(No::absent());
         }
         let msix = index == VFIO_PCI_MSIX_IRQ_INDEX;
         // Not NORESIZE: vectors can be joined one by one.

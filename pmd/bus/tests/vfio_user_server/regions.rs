@@ -4,6 +4,7 @@ use crate::raw::{
     Answer, BAR0, BAR2, CONFIG, GET_INFO, GET_IRQ_INFO, GET_REGION_INFO, MSIX, READ, RESET, Rig,
     WRITE, access_body, words,
 };
+use pollux_bus::vfio_user::Event;
 use pollux_mempool::Segment;
 use std::sync::atomic::Ordering;
 
@@ -28,6 +29,10 @@ fn the_device_is_described() {
     }
     let error = client.ask(GET_IRQ_INFO, &words(&[16, 0, 3, 0]), &[]);
     assert_eq!(error.unwrap_err(), libc::EINVAL);
+    // QEMU asks so, and means no harm.
+    let events = rig.events.lock().unwrap();
+    let refused = |event: &Event| matches!(event, Event::Refused { .. });
+    assert!(!events.iter().any(refused), "{events:?}");
 }
 
 #[test]
