@@ -61,8 +61,16 @@ pub trait DmaSpace: Send + Sync {
 
 struct State {
     addresses: IovaAllocator,
-    /// Mappings by segment, with the number of [`DmaMapping`]s that hold each.
-    mapped: HashMap<usize, (Iova, usize)>,
+    /// Mappings by the segment's address.
+    mapped: HashMap<usize, Mapped>,
+}
+
+struct Mapped {
+    iova: Iova,
+    /// Number of [`DmaMapping`]s that hold it.
+    holders: usize,
+    /// It was taken away from them.
+    revoked: bool,
 }
 
 /// One IOMMU domain: the address allocator and the mappings that are in force.
@@ -119,9 +127,9 @@ impl DmaDomain {
         let key = segment.address();
         let len = segment.len() as u64;
         let mut state = self.lock();
-        if let Some((iova, holders)) = state.mapped.get_mut(&key) {
-            *holders += 1;
-            let iova = *iova;
+        if let Some(mapped) = state.mapped.get_mut(&key) {
+            mapped.holders += 1;
+            let iova = mapped.iova;
             return Ok(DmaMapping {
                 domain: Arc::clone(self),
                 segment: segment.clone(),
@@ -139,7 +147,12 @@ impl DmaDomain {
             state.addresses.give(iova);
             return Err(refused);
         }
-        state.mapped.insert(key, (iova, 1));
+        let mapped = Mapped {
+            iova,
+            holders: 1,
+            revoked: false,
+        };
+        state.mapped.insert(key, mapped);
         Ok(DmaMapping {
             domain: Arc::clone(self),
             segment: segment.clone(),
@@ -147,20 +160,40 @@ impl DmaDomain {
         })
     }
 
+    /// Takes a segment's mapping away from all who hold it, whatever the device is doing with it:
+    /// from now on its accesses are refused by the IOMMU, as with a driver's fault. The address
+    /// stays theirs until they let go. Does nothing for a segment that is not mapped.
+    ///
+    /// # Errors
+    /// The backing's refusal; the mapping stays then.
+    pub fn revoke(&self, segment: &Segment) -> Result<(), BusError> {
+        let mut state = self.lock();
+        match state.mapped.get_mut(&segment.address()) {
+            Some(mapped) if !mapped.revoked => {
+                self.space.unmap(mapped.iova, segment.len() as u64)?;
+                mapped.revoked = true;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn release(&self, segment: &Segment, iova: Iova) {
         let key = segment.address();
         let mut state = self.lock();
-        let last = match state.mapped.get_mut(&key) {
-            Some((_, holders)) => {
-                *holders -= 1;
-                *holders == 0
-            }
-            None => false,
+        let Some(mapped) = state.mapped.get_mut(&key) else {
+            return;
         };
-        if !last {
+        mapped.holders -= 1;
+        if mapped.holders > 0 {
             return;
         }
+        let revoked = mapped.revoked;
         state.mapped.remove(&key);
+        if revoked {
+            state.addresses.give(iova);
+            return;
+        }
         match self.space.unmap(iova, segment.len() as u64) {
             Ok(()) => {
                 state.addresses.give(iova);

@@ -29,6 +29,31 @@ pub struct DmaFault {
     pub len: u64,
 }
 
+/// Accesses that were refused, as an IOMMU reports them: how many, and where the last one was.
+#[derive(Debug, Default)]
+pub struct FaultLog {
+    count: AtomicU64,
+    last: AtomicU64,
+}
+
+impl FaultLog {
+    #[cold]
+    fn note(&self, iova: u64) {
+        self.last.store(iova, Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many accesses were refused.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Where the last one began.
+    pub fn last(&self) -> Option<Iova> {
+        (self.count() > 0).then(|| Iova(self.last.load(Ordering::Relaxed)))
+    }
+}
+
 /// Generation value of a reader that sleeps and holds nothing.
 const PARKED: u64 = u64::MAX;
 
@@ -52,6 +77,7 @@ struct Tables {
 pub struct HostMemory {
     generation: CachePadded<AtomicU64>,
     tables: Mutex<Tables>,
+    faults: Arc<FaultLog>,
 }
 
 impl Default for HostMemory {
@@ -64,6 +90,7 @@ impl Default for HostMemory {
                 bus_master: false,
                 readers: Vec::new(),
             }),
+            faults: Arc::default(),
         }
     }
 }
@@ -76,6 +103,11 @@ impl HostMemory {
 
     fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What readers were refused; outlives the table.
+    pub fn faults(&self) -> Arc<FaultLog> {
+        Arc::clone(&self.faults)
     }
 
     /// Mappings in force.
@@ -332,7 +364,11 @@ impl HostReader {
             len,
         };
         if !self.table.holds(self.last, iova, len) {
-            self.last = self.table.find(iova, len).ok_or(fault)?;
+            let Some(place) = self.table.find(iova, len) else {
+                self.memory.faults.note(iova);
+                return Err(fault);
+            };
+            self.last = place;
         }
         self.table.at(self.last).ok_or(fault)
     }
@@ -354,13 +390,15 @@ impl HostReader {
     /// [`DmaFault`] when the range is not inside one mapping that the device may write.
     #[inline]
     pub fn resolve_mut(&mut self, iova: u64, len: u64) -> Result<(&Window, usize), DmaFault> {
-        let entry = self.entry(iova, len)?;
-        if !entry.writable {
+        let writable = self.entry(iova, len)?.writable;
+        if !writable {
+            self.memory.faults.note(iova);
             return Err(DmaFault {
                 iova: Iova(iova),
                 len,
             });
         }
+        let entry = self.entry(iova, len)?;
         Ok((&entry.window, (iova - entry.start) as usize))
     }
 

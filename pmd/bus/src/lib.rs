@@ -48,7 +48,7 @@ pub use device::{Device, Host, MappedWindow, PciIdentity};
 pub use domain::{DmaDomain, DmaLimits, DmaMapping, DmaSpace, NATURAL};
 pub use error::BusError;
 pub use function::{Function, Identity};
-pub use host_memory::{DmaFault, HostMemory, HostReader};
+pub use host_memory::{DmaFault, FaultLog, HostMemory, HostReader};
 pub use interrupt::{Interrupt, InterruptLines};
 pub use iova::{Iova, IovaAllocator};
 pub use registers::{Doorbell, Registers, Trap};

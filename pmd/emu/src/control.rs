@@ -115,7 +115,7 @@ fn report(emulator: &Emulator, function: usize) -> Result<String, String> {
         .map(|(kind, numbers)| format!("{kind:?}:{}", numbers.len()))
         .collect();
     Ok(format!(
-        "connected={} pages={} objects={} commands={} refused={} undelivered={} stray={} events={} lost={} faults={} holding={} kinds={}",
+        "connected={} pages={} objects={} commands={} refused={} undelivered={} stray={} events={} lost={} faults={} dma_faults={} dma_fault={} holding={} kinds={}",
         u8::from(report.connected),
         report.firmware_pages,
         report.live_objects(),
@@ -126,6 +126,10 @@ fn report(emulator: &Emulator, function: usize) -> Result<String, String> {
         report.events,
         report.events_lost,
         report.faults,
+        report.dma_faults,
+        report
+            .last_dma_fault
+            .map_or_else(|| "none".into(), |iova| iova.to_string()),
         u8::from(report.holding),
         kinds.join(",")
     ))

@@ -13,7 +13,7 @@ use crate::init_segment::{Asked, InitSegment};
 use crate::objects::Kind;
 use crate::observe::Watched;
 use pollux_bus::vfio::EMULATED_SUBSYSTEM;
-use pollux_bus::{Device, Host, HostReader, Identity, MappedWindow, PciIdentity};
+use pollux_bus::{Device, FaultLog, Host, HostReader, Identity, Iova, MappedWindow, PciIdentity};
 use pollux_mempool::Window;
 use pollux_prm::command_queue::registers;
 use pollux_prm::wqe::uar;
@@ -142,6 +142,11 @@ pub struct FunctionReport {
     pub events_lost: u64,
     /// Faults met since the emulator was made.
     pub faults: u64,
+    /// Accesses to memory that the IOMMU refused since the driver arrived, and the last one's
+    /// address.
+    pub dma_faults: u64,
+    /// See there.
+    pub last_dma_fault: Option<Iova>,
 }
 
 impl FunctionReport {
@@ -165,6 +170,8 @@ pub(crate) struct Shared {
     pub(crate) segment: InitSegment,
     pub(crate) watched: Watched,
     report: Mutex<FunctionReport>,
+    /// Of the driver that is connected, or was last.
+    refused: Mutex<Arc<FaultLog>>,
     /// Upper halves of 64-bit doorbells that come in two stores.
     halves: [AtomicU64; 2],
 }
@@ -186,6 +193,7 @@ impl Shared {
             segment,
             watched: Watched::default(),
             report: Mutex::default(),
+            refused: Mutex::default(),
             halves: [AtomicU64::new(0), AtomicU64::new(0)],
         }
     }
@@ -193,6 +201,9 @@ impl Shared {
     pub(crate) fn report(&self) -> FunctionReport {
         let mut report = self.lock_report().clone();
         report.faults = self.faults.met();
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        report.dma_faults = refused.count();
+        report.last_dma_fault = refused.last();
         report
     }
 
@@ -301,6 +312,11 @@ impl Device for EmulatedFunction {
             return false;
         }
         *self.shared.inbox.lock() = Work::default();
+        *self
+            .shared
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = host.memory.faults();
         let shared = Arc::clone(&self.shared);
         let started = std::thread::Builder::new()
             .name(format!("{} commands", self.shared.identity.name))
@@ -537,6 +553,8 @@ impl Player<'_> {
             events: self.written,
             events_lost: self.lost,
             faults: 0,
+            dma_faults: 0,
+            last_dma_fault: None,
         };
     }
 }

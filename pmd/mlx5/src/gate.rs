@@ -142,6 +142,34 @@ impl Cause {
     }
 }
 
+/// A queue's last failure, for whoever holds the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueFailure {
+    /// `"RX"` or `"TX"`.
+    pub kind: &'static str,
+    /// Number of the queue within its port.
+    pub queue: u16,
+    /// Why it failed.
+    pub cause: Cause,
+    /// Device address of the first buffer of the WQE that failed, where it is known.
+    pub address: Option<u64>,
+    /// Failures since the port was started.
+    pub failures: u32,
+}
+
+impl fmt::Display for QueueFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            kind, queue, cause, ..
+        } = self;
+        write!(f, "{kind} queue {queue}: {cause}")?;
+        if let Some(address) = self.address {
+            write!(f, ", device address {address:#x}")?;
+        }
+        write!(f, " (failure {} of this start)", self.failures)
+    }
+}
+
 /// The gate of one queue. See the module's text.
 #[derive(Debug, Default)]
 pub struct Gate {
@@ -195,6 +223,19 @@ impl Gate {
     /// How often the queue has failed. A failure counts when its cause can be read.
     pub fn failures(&self) -> u32 {
         self.failures.load(Ordering::Acquire)
+    }
+
+    /// The last failure, if there was one.
+    pub(crate) fn failure(&self, kind: &'static str, queue: u16) -> Option<QueueFailure> {
+        let failures = self.failures();
+        let cause = self.cause().filter(|_| failures > 0)?;
+        Some(QueueFailure {
+            kind,
+            queue,
+            cause,
+            address: self.address(),
+            failures,
+        })
     }
 
     /// Running to Failed; false (and no new cause) in any other phase. Called by the lcore for an

@@ -42,6 +42,7 @@ pub use config::{
 };
 pub use control::EventCounts;
 pub use error::{CommandFailure, Error};
+pub use gate::{Cause, QueueFailure};
 pub use health::Fault;
 pub use init_segment::FirmwareVersion;
 pub use link::{Duplex, Link};

@@ -18,7 +18,7 @@
 //! device never writes into memory that is not the queue's.
 
 use crate::counters::RxCounters;
-use crate::gate::Gate;
+use crate::gate::{Gate, QueueFailure};
 use crate::regions::Regions;
 use pollux_mempool::{Burst, Cells, InFlight, MemoryError, Pool, Word32};
 use pollux_prm::completion::{CqeOpcode, Tail, offset};
@@ -128,6 +128,12 @@ impl RxQueue {
     /// Number of descriptors.
     pub fn descriptors(&self) -> usize {
         self.core.as_ref().map_or(0, Core::descriptors)
+    }
+
+    /// How the queue failed last, if it has since its port was started. A queue that fails recovers
+    /// by itself while it is polled.
+    pub fn failure(&self) -> Option<QueueFailure> {
+        self.core.as_ref().and_then(Core::failure)
     }
 
     /// What the queue counts.

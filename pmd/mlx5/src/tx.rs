@@ -16,7 +16,7 @@
 //! packets stays with the queue until more are sent. At the end the doorbell rings once.
 
 use crate::counters::TxCounters;
-use crate::gate::Gate;
+use crate::gate::{Gate, QueueFailure};
 use crate::regions::Regions;
 use pollux_bus::Doorbell;
 use pollux_mempool::{Burst, Cells, InFlight, MemoryError, Word32};
@@ -137,6 +137,12 @@ impl TxQueue {
     /// Number of descriptors (WQE basic blocks).
     pub fn descriptors(&self) -> usize {
         self.core.as_ref().map_or(0, Core::descriptors)
+    }
+
+    /// How the queue failed last, if it has since its port was started. A queue that fails recovers
+    /// by itself while it is polled.
+    pub fn failure(&self) -> Option<QueueFailure> {
+        self.core.as_ref().and_then(Core::failure)
     }
 
     /// What the queue counts.

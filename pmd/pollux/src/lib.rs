@@ -53,7 +53,8 @@ pub use port::Port;
 pub use pollux_emu::wire::WireReport;
 pub use pollux_mempool::{Burst, Mbuf, NodeId, PageSize, Pool, PoolConfig};
 pub use pollux_mlx5::{
-    Duplex, Ending, Limits, Link, MacAddress, PortInfo, PortStats, PortWatch, RxQueue, TxQueue,
+    Duplex, Ending, Limits, Link, MacAddress, PortInfo, PortStats, PortWatch, QueueFailure,
+    RxQueue, TxQueue,
 };
 
 /// Packets in a usual burst, for which pools are sized.

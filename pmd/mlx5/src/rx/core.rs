@@ -3,7 +3,7 @@
 use super::headers::HeaderWord;
 use super::{RxParts, RxRemains};
 use crate::counters::RxCounters;
-use crate::gate::{Cause, Gate, Phase};
+use crate::gate::{Cause, Gate, Phase, QueueFailure};
 use crate::regions::Regions;
 use pollux_mempool::{Burst, Cells, InFlight, MemoryError, Pool, RxMeta, Word32, barrier};
 use pollux_prm::completion::{
@@ -396,6 +396,10 @@ impl Core {
 
     pub(super) fn posted(&self) -> usize {
         self.posted.wrapping_sub(self.taken) as usize
+    }
+
+    pub(super) fn failure(&self) -> Option<QueueFailure> {
+        self.gate.failure("RX", self.queue)
     }
 
     pub(super) fn descriptors(&self) -> usize {

@@ -3,7 +3,7 @@
 use super::wqe::{Writer, Written, blocks_of};
 use super::{TxParts, TxRemains};
 use crate::counters::TxCounters;
-use crate::gate::{Cause, Gate, Phase};
+use crate::gate::{Cause, Gate, Phase, QueueFailure};
 use crate::regions::Regions;
 use pollux_bus::Doorbell;
 use pollux_mempool::{Burst, Cells, InFlight, MemoryError, Word32, barrier};
@@ -412,6 +412,10 @@ impl Core {
 
     pub(super) fn pending(&self) -> usize {
         usize::from(self.packet_head.wrapping_sub(self.packet_tail))
+    }
+
+    pub(super) fn failure(&self) -> Option<QueueFailure> {
+        self.gate.failure("TX", self.queue)
     }
 
     pub(super) fn descriptors(&self) -> usize {

@@ -1,8 +1,9 @@
 //! What befalls a running port: page requests, link changes, failing queues.
 
-use crate::harness::{Backing, Rig, number_of, one_queue, plain, pool, receive, send, until};
+use crate::harness::{Backing, Rig, load, number_of, one_queue, plain, pool, receive, send, until};
 use crate::on_every_backing;
 use pollux_mempool::Burst;
+use pollux_mlx5::{Cause, OpenOptions, Port};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ on_every_backing! {
     a_send_queue_with_an_error_completion_comes_back
     a_completion_for_another_index_fails_the_queue_and_it_comes_back
     a_lost_doorbell_is_made_good_by_the_next
+    memory_taken_away_fails_the_queue_by_name
 }
 
 fn firmware_gets_and_returns_pages_while_packets_move(backing: Backing) {
@@ -261,4 +263,67 @@ fn a_lost_doorbell_is_made_good_by_the_next(backing: Backing) {
         "none is missing: {got:?}"
     );
     assert_eq!(port.stats().unwrap().oerrors, 0);
+}
+
+fn memory_taken_away_fails_the_queue_by_name(backing: Backing) {
+    let rig = Rig::new(backing, "wire=loop");
+    let function = rig.connect(0).unwrap();
+    let port = Port::open(function.clone(), OpenOptions::default()).unwrap();
+    let pool = pool(512);
+    port.start(&one_queue(&pool, 64)).unwrap();
+    let (mut rx, mut tx) = (port.take_rx(0).unwrap(), port.take_tx(0).unwrap());
+    send(&mut tx, &pool, &[plain(1, 64)]);
+    receive(&mut rx, 1);
+    assert_eq!((tx.failure(), rx.failure()), (None, None));
+    let chunk = pool.chunks()[0].clone();
+    let first = function.domain().map(&chunk).unwrap().iova().0;
+    let before = rig.report(0).get("dma_faults");
+    function.domain().revoke(&chunk).unwrap();
+    // Under traffic: what the device has in its hands fails, and what follows it.
+    let (mut out, mut back) = (Burst::with_capacity(4), Burst::with_capacity(32));
+    let mut failure = None;
+    until("the queue fails and says where", || {
+        if out.is_empty() {
+            out = load(&pool, &[plain(2, 64)]);
+        }
+        tx.burst(&mut out);
+        rx.burst(&mut back);
+        back.clear();
+        failure = tx.failure().filter(|failure| failure.address.is_some());
+        failure.is_some()
+    });
+    let failure = failure.unwrap();
+    let address = failure.address.unwrap();
+    assert!(
+        (first..first + chunk.len() as u64).contains(&address),
+        "{address:#x}"
+    );
+    assert!(
+        matches!(failure.cause, Cause::Completion { syndrome: 4, .. }),
+        "{failure}"
+    );
+    let text = failure.to_string();
+    assert!(
+        text.contains("TX queue 0") && text.contains(&format!("{address:#x}")),
+        "{text}"
+    );
+    let report = rig.report(0);
+    assert!(
+        report.get("dma_faults") > before,
+        "the device reports it too: {report}"
+    );
+    let seen = report.text("dma_fault").trim_start_matches("0x").to_owned();
+    let seen = u64::from_str_radix(&seen, 16).unwrap();
+    assert!(
+        (first..first + chunk.len() as u64).contains(&seen),
+        "{report}"
+    );
+    // The control plane is whole, and the end is clean.
+    port.stats().unwrap();
+    let closed = port.close().unwrap();
+    assert_eq!((closed.pages_kept, closed.reset), (0, false));
+    drop((out, back, rx, tx));
+    assert_eq!(pool.in_use(), 0);
+    drop(port);
+    assert_eq!(function.domain().mappings(), 0);
 }

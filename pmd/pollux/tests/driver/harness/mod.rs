@@ -1,8 +1,10 @@
 //! A software adapter in this process or in another, and ports on it.
 
+mod adapters;
 pub mod child;
 pub mod control;
 
+use adapters::Adapters;
 use child::{DeviceProcess, Way};
 use pollux_bus::{BusError, Function, local};
 use pollux_emu::{Emulator, EmulatorConfig};
@@ -17,10 +19,12 @@ pub enum Backing {
     Local,
     Process,
     VfioUser,
+    /// Where adapters are bound to vfio-pci; see [`adapters`].
+    Vfio,
 }
 
 impl Backing {
-    /// How many there are.
+    /// How many there are everywhere.
     pub const COUNT: usize = 3;
 }
 
@@ -36,6 +40,13 @@ macro_rules! on_every_backing {
         }
         mod over_vfio_user {
             $(#[test] fn $name() { super::$name($crate::harness::Backing::VfioUser); })*
+        }
+        mod over_vfio {
+            $(
+                #[test]
+                #[ignore = "needs adapters bound to vfio-pci: scripts/guest vfio"]
+                fn $name() { super::$name($crate::harness::Backing::Vfio); }
+            )*
         }
     };
 }
@@ -61,6 +72,7 @@ pub fn emulator(settings: &str) -> Arc<Emulator> {
 enum Play {
     Here(Arc<Emulator>),
     There(DeviceProcess),
+    Bound(Adapters),
 }
 
 /// A software adapter.
@@ -100,6 +112,7 @@ impl Rig {
             Backing::Local => Play::Here(emulator(settings)),
             Backing::Process => Play::There(DeviceProcess::start(Way::Messages, settings)),
             Backing::VfioUser => Play::There(DeviceProcess::start(Way::VfioUser, settings)),
+            Backing::Vfio => Play::Bound(Adapters::with(settings)),
         };
         Self { play }
     }
@@ -109,6 +122,7 @@ impl Rig {
         match &self.play {
             Play::Here(emulator) => control::run(emulator, line),
             Play::There(process) => process.ask(line),
+            Play::Bound(adapters) => adapters.ask(line),
         }
     }
 
@@ -124,6 +138,7 @@ impl Rig {
         match &self.play {
             Play::Here(emulator) => local::connect(emulator.function(function).unwrap()),
             Play::There(process) => process.connect(function),
+            Play::Bound(adapters) => adapters.connect(function),
         }
     }
 
@@ -151,6 +166,7 @@ impl Rig {
     pub fn kill_process(&self) {
         match &self.play {
             Play::Here(_) => panic!("the device is in this process"),
+            Play::Bound(_) => panic!("the device is not ours to kill"),
             Play::There(process) => process.kill(),
         }
     }
