@@ -14,7 +14,7 @@ use pollux_mempool::Window;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use table::{Entry, Place, Table};
+use table::{Entry, Table};
 
 /// How long an unmap waits for the device's threads.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -156,7 +156,7 @@ impl HostMemory {
             let mut tables = self.lock();
             let last = iova.0.saturating_add(len).saturating_sub(1);
             let whole = |entry: &Entry| entry.start == iova.0 && entry.window.len() as u64 == len;
-            if !tables.mapped.entry_at(iova.0).is_some_and(whole) {
+            if !tables.mapped.find(iova.0, 1).is_some_and(whole) {
                 return Err(BusError::NotMapped { iova, len });
             }
             let (next, _) = tables.mapped.without(iova.0, last);
@@ -244,7 +244,7 @@ impl HostMemory {
             state,
             table,
             generation,
-            last: Place::default(),
+            last: None,
         }
     }
 
@@ -300,8 +300,8 @@ pub struct HostReader {
     state: Arc<ReaderState>,
     table: Arc<Table>,
     generation: u64,
-    /// Where the last lookup ended: neighbouring accesses hit the same mapping nearly always.
-    last: Place,
+    /// What the last lookup found: neighbouring accesses hit the same mapping nearly always.
+    last: Option<Entry>,
 }
 
 impl HostReader {
@@ -329,7 +329,7 @@ impl HostReader {
         self.generation = self.memory.generation.load(Ordering::SeqCst);
         self.table = Arc::clone(&tables.visible);
         drop(tables);
-        self.last = Place::default();
+        self.last = None;
         // The old table's windows are let go before the unmapper is told.
         self.state.seen.store(self.generation, Ordering::Release);
     }
@@ -345,7 +345,7 @@ impl HostReader {
         // A sleeper must not keep the driver's memory mapped.
         self.table = Arc::default();
         self.generation = 0;
-        self.last = Place::default();
+        self.last = None;
         self.state.seen.store(PARKED, Ordering::Release);
     }
 
@@ -363,14 +363,15 @@ impl HostReader {
             iova: Iova(iova),
             len,
         };
-        if !self.table.holds(self.last, iova, len) {
-            let Some(place) = self.table.find(iova, len) else {
+        let holds = |entry: &Entry| entry.holds(iova, len);
+        if !self.last.as_ref().is_some_and(holds) {
+            let Some(found) = self.table.find(iova, len) else {
                 self.memory.faults.note(iova);
                 return Err(fault);
             };
-            self.last = place;
+            self.last = Some(found.clone());
         }
-        self.table.at(self.last).ok_or(fault)
+        self.last.as_ref().ok_or(fault)
     }
 
     /// The mapped window that holds `iova`..`iova + len`, and the offset of `iova` in it, for

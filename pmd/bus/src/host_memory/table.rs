@@ -1,15 +1,15 @@
 //! The table of mappings: sorted, never overlapping, and cheap to change although readers keep the
 //! one before.
 //!
-//! Mappings lie in short runs that versions of the table share. A change copies one run and the
-//! list of runs, not all mappings: a guest kernel behind a virtual IOMMU makes thousands of changes
-//! to thousands of mappings. A lookup is two binary searches.
+//! A tree whose nodes versions of the table share. A change copies the nodes on one path, not all
+//! mappings: a guest kernel behind a virtual IOMMU makes thousands of changes to thousands of
+//! mappings.
 
 use pollux_mempool::Window;
 use std::sync::Arc;
 
-/// Most mappings in a run.
-const RUN: usize = 128;
+/// Most entries or children of a node.
+const FANOUT: usize = 32;
 
 /// One mapping.
 #[derive(Clone, Debug)]
@@ -21,7 +21,9 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    fn holds(&self, iova: u64, len: u64) -> bool {
+    /// Whether all these addresses are in it.
+    #[inline]
+    pub fn holds(&self, iova: u64, len: u64) -> bool {
         let size = self.window.len() as u64;
         iova.checked_sub(self.start)
             .is_some_and(|offset| offset < size && len <= size - offset)
@@ -33,22 +35,118 @@ impl Entry {
     }
 }
 
-/// Where an entry is in one version of the table.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place {
-    run: usize,
-    entry: usize,
+/// No node is empty, and all leaves are equally deep.
+#[derive(Debug)]
+enum Node {
+    Leaf(Vec<Entry>),
+    /// Children, each with its first address.
+    Inner(Vec<(u64, Arc<Node>)>),
 }
 
-/// See the module. No run is empty.
+impl Node {
+    fn first(&self) -> u64 {
+        match self {
+            Self::Leaf(entries) => entries.first().map_or(0, |entry| entry.start),
+            Self::Inner(children) => children.first().map_or(0, |(first, _)| *first),
+        }
+    }
+
+    /// The last entry that starts at `iova` or before it.
+    fn before(&self, iova: u64) -> Option<&Entry> {
+        match self {
+            Self::Leaf(entries) => {
+                let after = entries.partition_point(|entry| entry.start <= iova);
+                entries.get(after.checked_sub(1)?)
+            }
+            Self::Inner(children) => {
+                let after = children.partition_point(|(first, _)| *first <= iova);
+                children.get(after.checked_sub(1)?)?.1.before(iova)
+            }
+        }
+    }
+
+    /// Where the first entry behind `iova` starts.
+    fn after(&self, iova: u64) -> Option<u64> {
+        match self {
+            Self::Leaf(entries) => {
+                let after = entries.partition_point(|entry| entry.start <= iova);
+                entries.get(after).map(|entry| entry.start)
+            }
+            Self::Inner(children) => {
+                let after = children.partition_point(|(first, _)| *first <= iova);
+                let child = after.checked_sub(1).and_then(|at| children.get(at));
+                child
+                    .and_then(|(_, node)| node.after(iova))
+                    .or_else(|| children.get(after).map(|(first, _)| *first))
+            }
+        }
+    }
+
+    /// The node with one more entry, and what no longer fits in it.
+    fn with(&self, entry: Entry) -> (Self, Option<Self>) {
+        match self {
+            Self::Leaf(entries) => {
+                let at = entries.partition_point(|other| other.start < entry.start);
+                let mut entries = entries.clone();
+                entries.insert(at, entry);
+                let rest = split(&mut entries);
+                (Self::Leaf(entries), rest.map(Self::Leaf))
+            }
+            Self::Inner(children) => {
+                let after = children.partition_point(|(first, _)| *first <= entry.start);
+                let at = after.saturating_sub(1);
+                let mut children = children.clone();
+                if let Some(child) = children.get_mut(at) {
+                    let (node, more) = child.1.with(entry);
+                    *child = (node.first(), Arc::new(node));
+                    if let Some(more) = more {
+                        children.insert(at + 1, (more.first(), Arc::new(more)));
+                    }
+                }
+                let rest = split(&mut children);
+                (Self::Inner(children), rest.map(Self::Inner))
+            }
+        }
+    }
+
+    /// The node without the entries that lie wholly in `first`..=`last`; `None` when none is left.
+    fn without(&self, first: u64, last: u64, removed: &mut Vec<Entry>) -> Option<Self> {
+        match self {
+            Self::Leaf(entries) => {
+                let inside = |entry: &Entry| entry.start >= first && entry.last() <= last;
+                let (gone, kept): (Vec<Entry>, Vec<Entry>) =
+                    entries.iter().cloned().partition(inside);
+                removed.extend(gone);
+                (!kept.is_empty()).then_some(Self::Leaf(kept))
+            }
+            Self::Inner(children) => {
+                let mut kept = Vec::with_capacity(children.len());
+                for (at, (start, child)) in children.iter().enumerate() {
+                    // A child's entries end before the next child begins.
+                    let next = children.get(at + 1);
+                    let apart = *start > last || next.is_some_and(|(next, _)| *next <= first);
+                    if apart {
+                        kept.push((*start, Arc::clone(child)));
+                    } else if let Some(node) = child.without(first, last, removed) {
+                        kept.push((node.first(), Arc::new(node)));
+                    }
+                }
+                (!kept.is_empty()).then_some(Self::Inner(kept))
+            }
+        }
+    }
+}
+
+/// Cuts the upper half off what is too long.
+fn split<T>(list: &mut Vec<T>) -> Option<Vec<T>> {
+    (list.len() > FANOUT).then(|| list.split_off(FANOUT / 2))
+}
+
+/// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
-    runs: Vec<Arc<Vec<Entry>>>,
+    root: Option<Arc<Node>>,
     len: usize,
-}
-
-fn first(run: &[Entry]) -> u64 {
-    run.first().map_or(0, |entry| entry.start)
 }
 
 impl Table {
@@ -57,44 +155,16 @@ impl Table {
         self.len
     }
 
-    #[inline]
-    pub fn at(&self, place: Place) -> Option<&Entry> {
-        self.runs.get(place.run)?.get(place.entry)
-    }
-
-    /// Whether the entry there holds these addresses.
-    #[inline]
-    pub fn holds(&self, place: Place, iova: u64, len: u64) -> bool {
-        self.at(place).is_some_and(|entry| entry.holds(iova, len))
-    }
-
-    /// The entry that holds these addresses.
-    pub fn find(&self, iova: u64, len: u64) -> Option<Place> {
-        let place = self.place_before(iova)?;
-        self.holds(place, iova, len).then_some(place)
-    }
-
-    /// The last entry that starts at `iova` or before it.
-    fn place_before(&self, iova: u64) -> Option<Place> {
-        let after = self.runs.partition_point(|run| first(run) <= iova);
-        let run = after.checked_sub(1)?;
-        let entries = self.runs.get(run)?;
-        let after = entries.partition_point(|entry| entry.start <= iova);
-        let entry = after.checked_sub(1)?;
-        Some(Place { run, entry })
-    }
-
-    /// The entry that holds the byte at `iova`.
-    pub fn entry_at(&self, iova: u64) -> Option<&Entry> {
-        self.find(iova, 1).and_then(|place| self.at(place))
+    /// The entry that holds all these addresses.
+    pub fn find(&self, iova: u64, len: u64) -> Option<&Entry> {
+        let entry = self.root.as_ref()?.before(iova)?;
+        entry.holds(iova, len).then_some(entry)
     }
 
     /// Whether a mapping lies across an edge of `first`..=`last`.
     pub fn is_cut_by(&self, first: u64, last: u64) -> bool {
-        let begins_before = |entry: &Entry| entry.start < first;
-        let ends_after = |entry: &Entry| entry.last() > last;
-        self.entry_at(first).is_some_and(begins_before)
-            || self.entry_at(last).is_some_and(ends_after)
+        self.find(first, 1).is_some_and(|entry| entry.start < first)
+            || self.find(last, 1).is_some_and(|entry| entry.last() > last)
     }
 
     /// The table with one more mapping; `None` when it is empty, overlaps another or ends beyond
@@ -102,64 +172,44 @@ impl Table {
     pub fn with(&self, entry: Entry) -> Option<Self> {
         let len = entry.window.len() as u64;
         entry.start.checked_add(len).filter(|_| len != 0)?;
-        let before = self.place_before(entry.start);
-        if before
-            .and_then(|place| self.at(place))
-            .is_some_and(|other| other.last() >= entry.start)
+        let len = self.len + 1;
+        let Some(root) = &self.root else {
+            let root = Some(Arc::new(Node::Leaf(vec![entry])));
+            return Some(Self { root, len });
+        };
+        let below = root.before(entry.start);
+        let above = root.after(entry.start);
+        if below.is_some_and(|other| other.last() >= entry.start)
+            || above.is_some_and(|start| start <= entry.last())
         {
             return None;
         }
-        // The run it goes into, and where; the next mapping is there or begins the next run.
-        let (at, into) = before.map_or((0, 0), |place| (place.run, place.entry + 1));
-        let next = match self.runs.get(at).and_then(|run| run.get(into)) {
-            Some(next) => Some(next.start),
-            None => self.runs.get(at + 1).map(|run| first(run)),
+        let root = match root.with(entry) {
+            (root, None) => root,
+            (low, Some(high)) => {
+                let child = |node: Node| (node.first(), Arc::new(node));
+                Node::Inner(vec![child(low), child(high)])
+            }
         };
-        if next.is_some_and(|next| next <= entry.last()) {
-            return None;
-        }
-        let mut runs = self.runs.clone();
-        let mut run = runs.get(at).map(|run| Vec::clone(run)).unwrap_or_default();
-        run.insert(into.min(run.len()), entry);
-        let rest = (run.len() > RUN).then(|| Arc::new(run.split_off(RUN / 2)));
-        match runs.get_mut(at) {
-            Some(there) => *there = Arc::new(run),
-            None => runs.push(Arc::new(run)),
-        }
-        if let Some(rest) = rest {
-            runs.insert(at + 1, rest);
-        }
-        Some(Self {
-            runs,
-            len: self.len + 1,
-        })
+        let root = Some(Arc::new(root));
+        Some(Self { root, len })
     }
 
     /// The table without the mappings that lie wholly in `first`..=`last`, and those.
-    pub fn without(&self, first_byte: u64, last_byte: u64) -> (Self, Vec<Entry>) {
+    pub fn without(&self, first: u64, last: u64) -> (Self, Vec<Entry>) {
         let mut removed = Vec::new();
-        let mut runs: Vec<Arc<Vec<Entry>>> = Vec::with_capacity(self.runs.len());
-        for run in &self.runs {
-            let untouched =
-                first(run) > last_byte || run.last().is_none_or(|entry| entry.last() < first_byte);
-            let run = if untouched {
-                Arc::clone(run)
-            } else {
-                let inside = |entry: &Entry| entry.start >= first_byte && entry.last() <= last_byte;
-                let (gone, kept): (Vec<Entry>, Vec<Entry>) = run.iter().cloned().partition(inside);
-                removed.extend(gone);
-                Arc::new(kept)
-            };
-            match runs.last_mut() {
-                _ if run.is_empty() => {}
-                // Short neighbours are joined, so that the list of runs stays short too.
-                Some(before) if before.len() + run.len() <= RUN / 2 => {
-                    *before = Arc::new(before.iter().chain(run.iter()).cloned().collect());
-                }
-                _ => runs.push(run),
+        let root = self.root.as_ref();
+        let mut root = root
+            .and_then(|root| root.without(first, last, &mut removed))
+            .map(Arc::new);
+        // A root with one child is a step for nothing.
+        while let Some(Node::Inner(children)) = root.as_deref() {
+            match children.as_slice() {
+                [(_, only)] => root = Some(Arc::clone(only)),
+                _ => break,
             }
         }
         let len = self.len - removed.len();
-        (Self { runs, len }, removed)
+        (Self { root, len }, removed)
     }
 }
