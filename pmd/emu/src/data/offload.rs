@@ -69,6 +69,7 @@ pub(crate) fn header_len(frame: &[u8]) -> Option<usize> {
     }
     let headers = Headers::parse(&start.as_slice());
     match headers.l4 {
+        L4::Tcp if headers.tcp_header() < 20 => None,
         L4::Tcp => Some(headers.l4_at + headers.tcp_header()),
         L4::Udp => Some(headers.l4_at + 8),
         L4::None => None,
@@ -135,7 +136,7 @@ pub(crate) fn segment(
     let l4 = headers.l4_at;
     // A header that is not whole would take its rest from the payload.
     let whole = match headers.l4 {
-        L4::Tcp => l4 + headers.tcp_header() <= header.len(),
+        L4::Tcp => headers.tcp_header() >= 20 && l4 + headers.tcp_header() <= header.len(),
         L4::Udp => l4 + 8 <= header.len(),
         L4::None => false,
     };
@@ -283,6 +284,47 @@ mod tests {
         }
         assert_eq!(header_len(&[0; 14]), None);
         assert_eq!(header_len(&[]), None);
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig {
+            cases: 2000,
+            ..proptest::prelude::ProptestConfig::default()
+        })]
+
+        /// Whatever a frame and its side information say: an answer, and pieces that end.
+        #[test]
+        fn nonsense_is_survived(
+            mut bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+            kind in proptest::sample::select(vec![[8u8, 0], [0x86, 0xdd], [0x81, 0], [0x88, 0xa8]]),
+            first in proptest::sample::select(vec![0x45u8, 0x4f, 0x60, 0x00]),
+            protocol in proptest::sample::select(vec![6u8, 17, 0, 44]),
+            start in 0usize..300,
+            offset in 0usize..300,
+            header in 0usize..220,
+            mss in 0usize..100,
+        ) {
+            for (at, value) in [(12, kind[0]), (13, kind[1]), (14, first), (23, protocol), (20, protocol)] {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            let len = bytes.len();
+            let fits = start <= len && offset + 2 <= len - start;
+            proptest::prop_assert_eq!(finish_checksum(&mut bytes.clone(), start, offset), fits);
+            if let Some(found) = header_len(&bytes) {
+                proptest::prop_assert!(found >= 42);
+            }
+            if let Some((header, payload)) = bytes.split_at_checked(header) {
+                let mut out = Vec::new();
+                let mut number = 0;
+                while segment(header, payload, mss, number, &mut out) {
+                    proptest::prop_assert!(out.len() <= header.len() + mss);
+                    number += 1;
+                    proptest::prop_assert!(number <= payload.len().max(1));
+                }
+            }
+        }
     }
 
     #[test]

@@ -335,6 +335,24 @@ fn what_the_machine_leaves_undone_is_finished() {
                 assert_eq!(got[42..], payload);
                 assert!(right(&got), "the checksum of {len} bytes");
             }
+            // Larger than the port takes: named, and the next one comes.
+            let small = LinkSpec {
+                up: true,
+                max_frame: 1518,
+            };
+            a.port.set_link(small).unwrap();
+            socket
+                .send_to(&[1; 3000], (Ipv4Addr::from(PORT), 5000))
+                .unwrap();
+            socket
+                .send_to(&[2; 30], (Ipv4Addr::from(PORT), 5000))
+                .unwrap();
+            assert_eq!(frame_like(&mut rq, rcq, ours)[42..], [2; 30]);
+            let report = a.port.wire().unwrap();
+            let named = report.oversize_first[0];
+            assert_eq!((report.oversize, named.outgoing), (1, false));
+            assert_eq!((named.length, named.limit), (3042, 1518));
+            a.port.set_link(link).unwrap();
             // Several datagrams that the machine leaves in one piece.
             use nix::sys::socket::{setsockopt, sockopt};
             if setsockopt(&socket, sockopt::UdpGsoSegment, &1000).is_err() {
