@@ -22,6 +22,11 @@
 //! mastering on; at the end it does the reverse. Dropping the last handle disconnects: the device
 //! forgets all that this driver gave it, whatever state the driver left it in.
 //!
+//! # The far end of a cable
+//!
+//! [`netdev`] has this machine's own interfaces, for device models whose ports are to lead out of
+//! them. It is here because this is the crate for system calls that have no safe form.
+//!
 //! # What a data-path core may call
 //!
 //! [`Doorbell::ring`] on a mapped window: one store. Everything else belongs to control threads.
