@@ -20,6 +20,8 @@ use std::time::Duration;
 const ROOM: usize = 65_536 + 64;
 /// Looks in vain are at least so far apart.
 const PAUSE_US: u64 = 10;
+/// Frames that are thrown away at most when the port comes up.
+const STALE: usize = 8192;
 /// How often the far end's link state is asked for.
 const LINK_US: u64 = 50_000;
 
@@ -53,6 +55,8 @@ pub(super) struct InterfaceWire {
     next_look: u64,
     next_link: u64,
     up: bool,
+    /// The near end, once somebody has said.
+    near: Option<bool>,
     lost: u64,
     problem: Option<String>,
 }
@@ -90,6 +94,7 @@ impl InterfaceWire {
             next_look: 0,
             next_link: 0,
             up: false,
+            near: None,
             lost: 0,
             problem: None,
         };
@@ -125,6 +130,17 @@ impl InterfaceWire {
                 ..Received::default()
             }),
             End::Packet(socket) => socket.receive(&mut self.buffer),
+        }
+    }
+
+    /// Throws away what the machine sent while the port was down: a cable does not keep it.
+    fn forget(&mut self) {
+        self.ready = Ready::Nothing;
+        self.cut = None;
+        for _ in 0..STALE {
+            if self.receive().is_err() {
+                break;
+            }
         }
     }
 
@@ -284,6 +300,12 @@ impl Wire for InterfaceWire {
     }
 
     fn tell_link(&mut self, up: bool) {
+        if self.near.replace(up) == Some(up) {
+            return;
+        }
+        if up {
+            self.forget();
+        }
         if let End::Tap(tap) = &self.end {
             if let Err(why) = tap.set_carrier(up) {
                 tracing::debug!(%why, interface = self.name, "the machine cannot be told of a carrier");

@@ -335,6 +335,18 @@ fn what_the_machine_leaves_undone_is_finished() {
                 assert_eq!(got[42..], payload);
                 assert!(right(&got), "the checksum of {len} bytes");
             }
+            // What was sent while the port was down is gone.
+            a.port.set_link(LinkSpec { up: false, ..link }).unwrap();
+            for _ in 0..20 {
+                socket
+                    .send_to(b"stale", (Ipv4Addr::from(PORT), 5000))
+                    .unwrap();
+            }
+            a.port.set_link(link).unwrap();
+            socket
+                .send_to(b"fresh", (Ipv4Addr::from(PORT), 5000))
+                .unwrap();
+            assert_eq!(frame_like(&mut rq, rcq, ours)[42..], *b"fresh");
             // Larger than the port takes: named, and the next one comes.
             let small = LinkSpec {
                 up: true,
