@@ -15,8 +15,8 @@ HUGEPAGES=160
 run_vfio() {
   local adapters=() settings number
   CAPTURE=${POLLUX_CAPTURE:-$(default_capture)}
-  settings="ports=5,model=$MODEL,wire0=pcap,in0=\"$CAPTURE\",wire1=pcap,out1=\"$WORK/out.pcapng\",wire2=pair,wire3=pair,wire4=loop"
-  start_hca "$settings" 5
+  settings="ports=6,model=$MODEL,wire0=pcap,in0=\"$CAPTURE\",wire1=pcap,out1=\"$WORK/out.pcapng\",wire2=pair,wire3=pair,wire4=loop,wire5=null"
+  start_hca "$settings" 6 # pairs count by two; nobody asks for the last
   adapters=(-device intel-iommu,intremap=on,caching-mode=on
     -device pxb-pcie,id=far,bus_nr=0x80,numa_node=1,bus=pcie.0
     # Hot unplug by the root port itself and not by ACPI, as on a server.

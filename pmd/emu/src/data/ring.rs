@@ -7,6 +7,9 @@ use super::{DataError, Kind};
 use pollux_bus::{DmaFault, Iova};
 use pollux_mempool::{Cells, Window};
 
+/// The smallest page of any IOMMU.
+const PIECE: u64 = 4096;
+
 /// A resolved ring of power-of-two size.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
@@ -64,20 +67,48 @@ impl<T> Ring<T> {
                 });
             }
         }
-        if u64::from(layout.offset) + bytes <= page {
+        // `check` saw to it that a ring over several pages starts with the first one.
+        if u64::from(layout.offset) + bytes > page {
+            if let Ok(ring) = Self::pieces(memory, layout, log_size, page, access) {
+                return Ok(ring);
+            }
+        }
+        // What is one page for the device may be many for the IOMMU in front of it.
+        if bytes < PIECE || start % PIECE != 0 {
             return Err(fault(start, bytes));
         }
-        // `check` saw to it that a ring over several pages starts with the first one.
-        let per_page = (page / cell) as usize;
+        Self::pieces(memory, layout, log_size, PIECE, access)
+    }
+
+    /// Resolves the ring in pieces of `piece` bytes, a power of two not above its page size.
+    fn pieces(
+        memory: &mut Memory,
+        layout: &RingMemory,
+        log_size: u32,
+        piece: u64,
+        access: Access,
+    ) -> Result<Self, DmaFault> {
+        let cell = size_of::<T>() as u64;
+        let bytes = cell << log_size;
+        let in_piece = (piece / cell) as usize;
         let mut parts = Vec::new();
-        for at in layout.pages.iter().take((mask + 1).div_ceil(per_page)) {
-            let window = memory.window(*at, page, access)?;
-            parts.push(cells(&window, 0, per_page).ok_or(fault(*at, page))?);
+        for from in (0..bytes).step_by(piece as usize) {
+            // The offset is zero in a ring over several pages.
+            let into = u64::from(layout.offset) + from;
+            let page = layout.pages.get((into >> layout.log_page_size) as usize);
+            let inside = into & ((1 << layout.log_page_size) - 1);
+            let at = page.copied().unwrap_or(0).wrapping_add(inside);
+            let fault = DmaFault {
+                iova: Iova(at),
+                len: piece,
+            };
+            let window = memory.window(at, piece, access)?;
+            parts.push(cells(&window, 0, in_piece).ok_or(fault)?);
         }
         Ok(Self {
             parts,
-            shift: per_page.trailing_zeros(),
-            mask,
+            shift: in_piece.trailing_zeros(),
+            mask: (1usize << log_size) - 1,
         })
     }
 }

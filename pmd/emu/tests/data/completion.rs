@@ -225,6 +225,33 @@ fn rings_on_scattered_pages() {
 }
 
 #[test]
+fn rings_and_buffers_of_many_mappings() {
+    let setup = Setup {
+        piecemeal: true,
+        ..Setup::pair()
+    };
+    let mut rig = setup.start();
+    let (a, b) = rig.both();
+    // Each ring has one page for the device and many for the IOMMU; frames lie across its pages.
+    let (mut rq, mut rcq) = b.receiver(9, 512);
+    let (mut sq, mut scq) = a.sender(8);
+    let at = (7 << 20) + 3000;
+    for round in 0..600u16 {
+        let bytes = frame(2000, u64::from(round));
+        a.heap.copy_in(at, &bytes).unwrap();
+        sq.send(&[], &[(2000, KEY, a.base + at as u64)]);
+        sq.publish();
+        sq.ring(a);
+        assert_eq!(rq.receive(&mut rcq), bytes);
+        assert_eq!(scq.next().wqe_counter(), round);
+        b.heap.word32(rq.record_at).unwrap().store(
+            u32::from(round.wrapping_add(513)).to_be(),
+            std::sync::atomic::Ordering::Release,
+        );
+    }
+}
+
+#[test]
 fn a_corrupted_entry_is_the_one_that_was_asked_for() {
     let mut rig = null().start();
     let a = &mut rig.sides[0];

@@ -47,6 +47,8 @@ pub struct Setup {
     pub idle: IdlePolicy,
     pub features: Features,
     pub wires: Vec<WireConfig>,
+    /// Memory is mapped a page at a time, as a guest behind a virtual IOMMU does.
+    pub piecemeal: bool,
 }
 
 impl Setup {
@@ -56,6 +58,7 @@ impl Setup {
             idle: IdlePolicy::Yield,
             features: Features::default(),
             wires,
+            piecemeal: false,
         }
     }
 
@@ -93,11 +96,13 @@ impl Setup {
             functions,
         };
         let plane = DataPlane::start(config).unwrap();
+        let piecemeal = self.piecemeal;
         let sides = parts
             .into_iter()
             .enumerate()
             .map(|(number, (uars, events))| {
-                Side::new(plane.port(number).unwrap(), uars, events, number as u64)
+                let port = plane.port(number).unwrap();
+                Side::new(port, uars, events, number as u64, piecemeal)
             })
             .collect();
         Rig {
@@ -136,11 +141,21 @@ pub struct Side {
 }
 
 impl Side {
-    fn new(port: DataPort, uars: Window, events: Receiver<DataEvent>, number: u64) -> Self {
+    fn new(
+        port: DataPort,
+        uars: Window,
+        events: Receiver<DataEvent>,
+        number: u64,
+        piecemeal: bool,
+    ) -> Self {
         let heap = segment("heap", MEMORY).whole();
         let base = 0x1_0000_0000 * (number + 1);
         let memory = HostMemory::new();
-        memory.map(Iova(base), heap.clone()).unwrap();
+        let piece = if piecemeal { 4096 } else { MEMORY };
+        for at in (0..MEMORY).step_by(piece) {
+            let window = heap.window(at, piece).unwrap();
+            memory.map(Iova(base + at as u64), window).unwrap();
+        }
         memory.set_bus_master(true).unwrap();
         port.connect(Arc::clone(&memory)).unwrap();
         port.enable_uar(UAR).unwrap();
