@@ -79,10 +79,12 @@ start_guest() {
 # Reads the agent's lines up to one that begins with $1, for at most $2 seconds; what came before it
 # is in GUEST_OUT, the rest of that line in GUEST_TAIL.
 wait_for_line() {
-  local line lines=() deadline=$((SECONDS + $2))
+  local line part="" lines=() deadline=$((SECONDS + $2))
   GUEST_TAIL=
   while :; do
     if IFS= read -r -t 2 -u "$FROM_GUEST" line; then
+      line=$part$line
+      part=
       case $line in
         "$1"*)
           GUEST_TAIL=${line#"$1"}
@@ -91,7 +93,11 @@ wait_for_line() {
           ;;
       esac
       lines+=("$line")
-    elif ! kill -0 "$QEMU_PID" 2>/dev/null; then
+      continue
+    fi
+    # What had come of a line when the time was up.
+    part+=$line
+    if ! kill -0 "$QEMU_PID" 2>/dev/null; then
       GUEST_OUT="QEMU has ended: $(tail -n 3 "$WORK/qemu.log")"
       return 1
     elif [ $SECONDS -ge $deadline ]; then

@@ -59,7 +59,7 @@ uncompress_kernel() {
 }
 
 build_root() {
-  local apt=$ROOT.apt packages=("${GUEST_PACKAGES[@]}") package kernel started=$SECONDS
+  local apt=$ROOT.apt packages=("${GUEST_PACKAGES[@]}") package kernel image started=$SECONDS
   command -v apt-get >/dev/null 2>&1 && command -v dpkg-deb >/dev/null 2>&1 ||
     not_run "no QEMU >= $QEMU_WANTED with kernel in $ROOT, and no apt-get and dpkg-deb to fetch them; run this on a Debian-like machine, or copy such a folder and name it with --root"
   [ -r $KEYRING ] || not_run "the keys of Debian's archive are missing ($KEYRING); install debian-archive-keyring"
@@ -96,8 +96,11 @@ build_root() {
   [ -n "$kernel" ] || not_run "the packages brought no kernel with the module mlx5_core"
   from_root usr/bin/kmod --version >/dev/null || not_run "the programs in $ROOT do not run on this machine"
   depmod_in "$ROOT" "$kernel" || not_run "depmod fails in $ROOT"
-  uncompress_kernel "$ROOT/boot/vmlinuz-$kernel" "$ROOT/vmlinux" ||
-    not_run "no uncompressed kernel could be made of $ROOT/boot/vmlinuz-$kernel"
+  # Where the package has it depends on its age.
+  image=$ROOT/lib/modules/$kernel/vmlinuz
+  [ -f "$image" ] || image=$ROOT/boot/vmlinuz-$kernel
+  [ -f "$image" ] || not_run "the packages brought modules of $kernel, and no kernel"
+  uncompress_kernel "$image" "$ROOT/vmlinux" || not_run "no uncompressed kernel could be made of $image"
   printf 'format %s\nkernel %s\nbuilt %s\n' $ROOT_FORMAT "$kernel" "$(date -u +%Y-%m-%dT%H:%M:%SZ)" >"$ROOT/.pollux-guest"
   rm -rf "$apt"
   say "built in $((SECONDS - started)) s, $(du -sh "$ROOT" | cut -f1); versions in $ROOT/versions"
