@@ -21,6 +21,9 @@ pub struct Arguments {
     /// Takes memory files of any kind, not only sealed ones; for clients that are trusted
     #[arg(long)]
     pub trust_memory: bool,
+    /// Offers no page for mapping: every doorbell is a message
+    #[arg(long)]
+    pub trap_all: bool,
     /// Socket through which scripts ask the emulator and order faults
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,

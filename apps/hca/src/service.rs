@@ -125,7 +125,10 @@ impl Service {
         for (number, listener) in listeners.into_iter().enumerate() {
             let device = service.emulator.function(number)?;
             let stop = service.stop.clone();
-            let options = ServeOptions { trust };
+            let options = ServeOptions {
+                trust,
+                trap_all: settings.trap_all,
+            };
             let name = format!("emu{number} socket");
             service.spawn(name, move || {
                 function(number, &listener, &device, options, &stop)

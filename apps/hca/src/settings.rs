@@ -34,6 +34,8 @@ pub struct Settings {
     pub mode: u32,
     /// Memory files of any kind are taken.
     pub trust_memory: bool,
+    /// No page is offered for mapping.
+    pub trap_all: bool,
     /// Where scripts ask.
     pub control: Option<PathBuf>,
     /// Lines for [`pollux_emu::control`] that are done at the start, those of the file first.
@@ -51,6 +53,7 @@ struct File {
     socket: Option<Vec<PathBuf>>,
     mode: Option<Spanned<String>>,
     trust_memory: Option<bool>,
+    trap_all: Option<bool>,
     control: Option<PathBuf>,
     #[serde(default)]
     fault: Vec<String>,
@@ -167,6 +170,7 @@ impl Settings {
             emulator,
             mode,
             trust_memory: arguments.trust_memory || file.trust_memory.unwrap_or(false),
+            trap_all: arguments.trap_all || file.trap_all.unwrap_or(false),
             control: arguments.control.or(file.control),
             faults: [file.fault, arguments.fault].concat(),
             commands,

@@ -372,3 +372,21 @@ fn goodbye_leaves_the_socket_to_the_next_driver() {
     drop(function);
     assert_eq!(server.join().unwrap(), (Ending::Goodbye, Ending::Goodbye));
 }
+
+#[test]
+fn a_vfio_user_server_can_keep_every_page_to_itself() {
+    let device = Fake::new();
+    let options = vfio_user::ServeOptions {
+        trap_all: true,
+        ..vfio_user::ServeOptions::default()
+    };
+    let function = vfio_user::connect(served::path_with(&device, options)).unwrap();
+    let registers = function.registers(0x2000, 0x1000).unwrap();
+    assert!(!registers.is_mapped());
+    registers.doorbell(8).unwrap().ring(0x1122_3344_5566_7788);
+    assert_eq!(registers.load_u32(8).unwrap(), 0x1122_3344);
+    registers.doorbell(0).unwrap().ring(42);
+    // Behind the store, so that it has arrived.
+    assert_eq!(registers.load_u32(4).unwrap(), 42);
+    assert_eq!(device.look(0), 42);
+}

@@ -9,7 +9,7 @@ mod door;
 use door::{Door, Outcome, SEEDS, seed};
 
 /// Streams per test.
-const STREAMS: usize = 3000;
+const STREAMS: usize = 2000;
 
 /// xorshift64*: any generator would do, as long as it is the same each time.
 struct Dice(u64);

@@ -17,6 +17,9 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct ServeOptions {
     /// Which memory of a client is taken.
     pub trust: Trust,
+    /// Offer no page for mapping, so that every doorbell is a message: for clients that cannot map,
+    /// for watching doorbells go by, and for measuring what mapping is worth.
+    pub trap_all: bool,
 }
 
 /// How a client's session ended.
@@ -128,7 +131,7 @@ fn client(
         }
         let outcome = match (&mut session, header.command) {
             (None, command::VERSION) => version(body).and_then(|answer| {
-                session = Some(Session::begin(device, options.trust)?);
+                session = Some(Session::begin(device, options)?);
                 Ok(answer)
             }),
             (None, _) => Err(No::new(Errno::EINVAL, "a command before the version")),

@@ -1,11 +1,12 @@
 //! One client's session: what each command does. Every number from the client is checked here.
 
 use super::config_space::{self, Change, ConfigSpace, InterruptBar};
-use super::memory::{GuestMemory, Trust};
+use super::memory::GuestMemory;
 use super::message::{
     DeviceInfo, DmaMap, DmaUnmap, IrqInfo, IrqSet, MAX_TRANSFER, RegionAccess, RegionInfo,
     SparseArea, SparseAreas,
 };
+use super::server::ServeOptions;
 use crate::{BusError, Device, Host, HostMemory, Interrupt, InterruptLines, MappedWindow};
 use nix::errno::Errno;
 use pollux_mempool::Window;
@@ -124,7 +125,7 @@ fn body_and_rest<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Result
 
 impl<'a> Session<'a> {
     /// Lets a client in.
-    pub fn begin(device: &'a Arc<dyn Device>, trust: Trust) -> Result<Self, No> {
+    pub fn begin(device: &'a Arc<dyn Device>, options: &ServeOptions) -> Result<Self, No> {
         let identity = device.identity();
         let vectors = device.vectors();
         let host = Host {
@@ -132,7 +133,10 @@ impl<'a> Session<'a> {
             interrupts: Arc::new(InterruptLines::latching(vectors)),
         };
         let windows = device.mapped_windows();
-        let (shared, file_offset) = mappable(&windows);
+        let (shared, file_offset) = match options.trap_all {
+            true => (Vec::new(), 0),
+            false => mappable(&windows),
+        };
         if !device.connect(host.clone()) {
             return Err(BusError::InUse {
                 name: identity.name,
@@ -143,7 +147,7 @@ impl<'a> Session<'a> {
         let bar = InterruptBar::new(vectors);
         Ok(Self {
             config: ConfigSpace::new(&identity, &device.pci(), registers, vectors),
-            memory: GuestMemory::new(Arc::clone(&host.memory), trust),
+            memory: GuestMemory::new(Arc::clone(&host.memory), options.trust),
             table: vec![0; bar.pending as usize],
             device,
             host,

@@ -81,7 +81,10 @@ impl Rig {
         let (stop, events) = (Stop::new().unwrap(), Arc::new(Mutex::new(Vec::new())));
         let (its_stop, its_events) = (stop.clone(), Arc::clone(&events));
         let server = std::thread::spawn(move || {
-            let options = ServeOptions { trust };
+            let options = ServeOptions {
+                trust,
+                ..ServeOptions::default()
+            };
             serve(&listener, &device, &options, &its_stop, &mut |event| {
                 its_events.lock().unwrap().push(event);
             })
