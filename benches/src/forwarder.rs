@@ -166,8 +166,16 @@ impl Drop for Forwarder {
 /// # Errors
 /// It is not there.
 pub fn own_testpmd() -> Result<String, String> {
+    own_program("pollux-testpmd")
+}
+
+/// Path of a program built beside this one.
+///
+/// # Errors
+/// It is not there.
+pub fn own_program(name: &str) -> Result<String, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
-    let path = own.with_file_name("pollux-testpmd");
+    let path = own.with_file_name(name);
     if path.exists() {
         Ok(path.display().to_string())
     } else {

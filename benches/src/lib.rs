@@ -8,3 +8,4 @@
 pub mod datapath;
 pub mod figures;
 pub mod forwarder;
+pub mod server;
