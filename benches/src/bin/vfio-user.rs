@@ -115,7 +115,8 @@ fn idle(settings: &str, cpu: usize) -> Result<(f64, f64), String> {
 fn run(options: &Options) -> Result<Figures, String> {
     let (adapter, driver) = cpus()?;
     let testpmd = own_testpmd()?;
-    let settings = |wire: &str| format!("wire={wire},data_cpu={adapter}");
+    // The same in both ways; left out, the choice is each program's own.
+    let settings = |wire: &str| format!("wire={wire},data_cpu={adapter},idle=adaptive");
     // Sabotage: every doorbell is a message.
     let trapped = options.sabotage;
     let [mut there, mut here] = [Vec::new(), Vec::new()];
