@@ -54,7 +54,7 @@ uncompress_kernel() {
   offset=$(($(od -An -tu4 -j 584 -N4 "$image") + (sectors + 1) * 512))
   length=$(od -An -tu4 -j 588 -N4 "$image")
   # The payload's last word is its uncompressed size.
-  tail -c +$((offset + 1)) "$image" | head -c $((length - 4)) | from_root usr/bin/zstd -dcq >"$out.new" || return 1
+  head -c $((offset + length - 4)) "$image" | tail -c +$((offset + 1)) | from_root usr/bin/zstd -dcq >"$out.new" || return 1
   mv "$out.new" "$out"
 }
 
