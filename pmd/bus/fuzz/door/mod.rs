@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use toy::Toy;
 
+#[allow(unused_imports)] // the fuzz target makes its own programs
 pub use program::{SEEDS, seed};
 
 /// Longest that anything may take before it counts as hung.
