@@ -57,11 +57,14 @@ run_vfio() {
     point "two functions of one group, and a container of its own for each of two" containers
     point "messages: not bound, no permission, group not viable, mapping limit, locked memory" messages
     point "a reset from outside while it runs is noticed, and the adapter works after it" reset_under_way
-    point "an adapter that is pulled while it runs: told, let go, and gone" pulled
     point "the driver's tests pass over vfio" over_vfio
-    point "scripts/host gives the adapters back to the kernel's driver" given_back
+    point "scripts/host gives adapters back to the kernel's driver" given_back
   fi
   point "nothing is left: no page, no object, no hugepage" nothing_left
+  if [ "$SHORT" = 0 ]; then
+    # Last: QEMU 11.1 may abort some time after a vfio-user device was pulled.
+    point "an adapter that is pulled while it runs: told, let go, and gone" pulled
+  fi
 }
 
 # The driver's tests as a program for the guest.
@@ -202,7 +205,7 @@ refused() {
 
 messages() {
   local device=${ADDRESS[4]}
-  guest "host unbind $device" || fail "$GUEST_OUT"
+  guest "modprobe mlx5_core; host unbind $device" || fail "$GUEST_OUT"
   refused "-a $device" 2 'is bound to mlx5_core, not to vfio-pci; scripts/host bind' ''
   guest "host bind $device" || fail "$GUEST_OUT"
   guest "chmod 666 /dev/vfio/vfio"
@@ -237,7 +240,7 @@ pulled() {
   grep -q 'the platform wants the adapter back' <<<"$GUEST_OUT" || fail "nothing told: $GUEST_OUT"
   grep -q 'Bye' <<<"$GUEST_OUT" || fail "not closed: $GUEST_OUT"
   guest "for try in \$(seq 100); do [ -e /sys/bus/pci/devices/${ADDRESS[0]} ] || exit 0; sleep 0.1; done; exit 1" || fail "${ADDRESS[0]} is still there"
-  GONE=0
+  free_pages && [ "$FREE" = $HUGEPAGES ] || fail "$FREE of $HUGEPAGES hugepages free"
 }
 
 over_vfio() {
@@ -262,19 +265,14 @@ over_vfio() {
 }
 
 given_back() {
-  local number list=()
-  for number in 0 1 2 3 4; do
-    [ "${GONE:-}" = $number ] || list+=("${ADDRESS[number]}")
-  done
-  guest "host unbind ${list[*]} && ls -d /sys/bus/pci/drivers/mlx5_core/0000:8*" || { fail "$GUEST_OUT"; return 1; }
-  [ "$(grep -c '^/sys/bus' <<<"$GUEST_OUT")" = ${#list[@]} ] || fail "$GUEST_OUT"
+  guest "host unbind ${ADDRESS[*]:1} && ls -d /sys/bus/pci/drivers/mlx5_core/0000:8*" || { fail "$GUEST_OUT"; return 1; }
+  [ "$(grep -c '^/sys/bus' <<<"$GUEST_OUT")" = 4 ] || fail "$GUEST_OUT"
   guest 'rmmod mlx5_core' || fail "$GUEST_OUT"
 }
 
 nothing_left() {
   local number
   for number in 0 1 2 3 4; do
-    [ "${GONE:-}" != $number ] || continue
     hca report "$number"
     [ "$(field pages "$HCA_OUT") $(field objects "$HCA_OUT")" = "0 0" ] || fail "function $number: $HCA_OUT"
   done
