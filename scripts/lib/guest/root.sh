@@ -13,8 +13,8 @@ MIRROR=${POLLUX_GUEST_MIRROR:-http://deb.debian.org/debian}
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 LIBRARIES=usr/lib/x86_64-linux-gnu
 # A change here makes a new folder necessary.
-ROOT_FORMAT=1
-GUEST_PACKAGES=(linux-image-amd64 kmod busybox-static dash pciutils iproute2 ethtool zstd)
+ROOT_FORMAT=2
+GUEST_PACKAGES=(linux-image-amd64 kmod busybox-static bash dash pciutils iproute2 ethtool util-linux zstd)
 
 # Runs a program of the root folder by its own loader and libraries.
 from_root() {
