@@ -24,9 +24,9 @@ use std::time::Instant;
 pub(crate) const LOG_SLOTS: u8 = 5;
 /// Logarithm of the distance between entries in bytes.
 pub(crate) const LOG_STRIDE: u8 = 6;
-/// Longest input or output in bytes. The longest that a driver is known to send is a list of
-/// 50,000 pages.
-pub(crate) const MAX_LENGTH: usize = 1 << 20;
+/// Longest input or output in bytes: eight million pages. Drivers that do not cut a request into
+/// steps ask for as many in one command as the firmware offers.
+pub(crate) const MAX_LENGTH: usize = 64 << 20;
 /// Shortest: opcode and variant, or status and syndrome.
 const MIN_LENGTH: usize = 8;
 
@@ -144,6 +144,9 @@ impl CommandQueue {
         faults: &Faults,
     ) {
         for slot in (0..u32::BITS as usize).filter(|slot| vector >> slot & 1 == 1) {
+            if faults.killed() {
+                return;
+            }
             if !matches!(self.slots.get(slot), Some(Slot::Idle)) {
                 self.counts.stray += 1;
                 continue;
@@ -188,6 +191,10 @@ impl CommandQueue {
                 return self.answer(slot, &target, &output, silent, reader);
             }
             Some(CommandFault::DropEvent) => silent = true,
+            Some(CommandFault::Die) => {
+                faults.die();
+                return self.put(slot, Slot::Mute);
+            }
             _ => {}
         }
         let output = match firmware.execute(&input, target.room) {

@@ -6,6 +6,7 @@
 use crate::data::IdlePolicy;
 use crate::error::EmuError;
 use crate::profile::{FirmwareVersion, Model};
+use crate::storm::Wave;
 use crate::wire::{GenConfig, InterfaceConfig, PcapConfig, WireConfig, WireKind};
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -47,6 +48,8 @@ pub struct FunctionConfig {
     /// Pages of the latter that are for objects, 16 to a page; with more objects the firmware asks
     /// for more pages.
     pub spare_pages: u32,
+    /// Page requests that the firmware raises of its own accord.
+    pub storm: Vec<Wave>,
 }
 
 impl Default for FunctionConfig {
@@ -61,6 +64,7 @@ impl Default for FunctionConfig {
             boot_pages: DEFAULT_BOOT_PAGES,
             init_pages: DEFAULT_INIT_PAGES,
             spare_pages: DEFAULT_SPARE_PAGES,
+            storm: Vec::new(),
         }
     }
 }
@@ -103,6 +107,7 @@ pub const KEYS: &[&str] = &[
     "boot_pages",
     "init_pages",
     "spare_pages",
+    "storm",
     "in",
     "out",
     "repeat",
@@ -295,6 +300,13 @@ fn set(
         "boot_pages" => function.boot_pages = value(key, given, NUMBER)?,
         "init_pages" => function.init_pages = value(key, given, NUMBER)?,
         "spare_pages" => function.spare_pages = value(key, given, NUMBER)?,
+        "storm" => {
+            let waves: Result<Vec<Wave>, EmuError> = given
+                .split('+')
+                .map(|wave| value(key, wave, crate::storm::FORM))
+                .collect();
+            function.storm = waves?;
+        }
         "wire" => wire.kind = Some(given.into()),
         "interface" => wire.interface = Some(given.into()),
         "in" => wire.input = Some(given.into()),

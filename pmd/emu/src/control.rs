@@ -5,7 +5,9 @@
 //! [`HELP`] lists them. Numbers are decimal, or hexadecimal with `0x`.
 
 use crate::Emulator;
-use crate::faults::{CommandFault, FaultInjector, PageDemand, Trigger};
+use crate::faults::{
+    CommandFault, FaultInjector, PageDemand, PageLie, PageManners, PageOwner, Trigger,
+};
 use crate::objects::Kind;
 use std::fmt::Display;
 use std::str::FromStr;
@@ -18,9 +20,11 @@ pub const HELP: &[&str] = &[
     "wire N                                frames and bytes of its wire",
     "mac N                                 its MAC address",
     "cqs N | sqs N                         numbers of its completion and send queues",
-    "arm N TRIGGER FAULT                   a command fault: TRIGGER nth:COUNT, opcode:OPCODE:COUNT, each:OPCODE or all; FAULT fail:STATUS:SYNDROME, undelivered:STATUS, delay:MS, drop-answer or drop-event",
+    "arm N TRIGGER FAULT                   a command fault: TRIGGER nth:COUNT, opcode:OPCODE:COUNT, each:OPCODE or all; FAULT fail:STATUS:SYNDROME, undelivered:STATUS, delay:MS, drop-answer, drop-event or die",
     "armed N | disarm N                    faults not met yet: how many, forget them",
-    "demand N give COUNT|take COUNT|hint COUNT|release   a request for pages",
+    "demand N give COUNT|take COUNT|hint COUNT|release [FUNCTION [ec]]   a request for pages, for N itself or another function id",
+    "manners N [partial:COUNT] [refuse-above:COUNT] [repeats] [holds]    how the firmware deals with pages",
+    "lie N twice|misaligned|unknown|others|too-many      the next answer to a TAKE is wrong",
     "kill N | revive N                     registers read all ones and nothing is answered, or no longer",
     "hold N | go N                         what the wire brings waits, or comes",
     "link N up|down                        the wire is mended or cut",
@@ -175,8 +179,46 @@ fn act(verb: &str, words: &mut Words<'_>, faults: &FaultInjector) -> Result<(), 
                 "release" => PageDemand::ReleaseAll,
                 other => return Err(format!("{other:?} is not give, take, hint or release")),
             };
-            faults.page_request(demand);
+            let mut owner = PageOwner::OWN;
+            if let Some(word) = words.0.next() {
+                owner.function = number(word)?;
+                owner.embedded = match words.0.next() {
+                    None => false,
+                    Some("ec") => true,
+                    Some(other) => return Err(format!("{other:?} is not ec")),
+                };
+            }
+            faults.page_requests([(owner, demand)]);
         }
+        "manners" => {
+            let mut manners = PageManners::default();
+            for word in words.0.by_ref() {
+                match word.split_once(':') {
+                    Some(("partial", count)) => manners.partial = Some(number(count)?),
+                    Some(("refuse-above", count)) => manners.refuse_above = Some(number(count)?),
+                    None if word == "repeats" => manners.repeats = true,
+                    None if word == "holds" => manners.holds = true,
+                    _ => {
+                        return Err(format!(
+                            "{word:?} is no manner: partial:COUNT, refuse-above:COUNT, repeats or holds"
+                        ));
+                    }
+                }
+            }
+            faults.page_manners(manners);
+        }
+        "lie" => faults.lie_about_pages(match words.next("a lie")? {
+            "twice" => PageLie::Twice,
+            "misaligned" => PageLie::Misaligned,
+            "unknown" => PageLie::Unknown,
+            "others" => PageLie::Others,
+            "too-many" => PageLie::TooMany,
+            other => {
+                return Err(format!(
+                    "{other:?} is no lie: twice, misaligned, unknown, others or too-many"
+                ));
+            }
+        }),
         "kill" => faults.kill().map_err(said)?,
         "revive" => faults.revive().map_err(said)?,
         "hold" => faults.hold(true).map_err(said)?,
@@ -234,8 +276,9 @@ fn fault(word: &str) -> Result<CommandFault, String> {
         ["delay", millis] => Ok(CommandFault::Delay(Duration::from_millis(number(millis)?))),
         ["drop-answer"] => Ok(CommandFault::DropAnswer),
         ["drop-event"] => Ok(CommandFault::DropEvent),
+        ["die"] => Ok(CommandFault::Die),
         _ => Err(format!(
-            "{word:?} is no fault: fail:STATUS:SYNDROME, undelivered:STATUS, delay:MS, drop-answer or drop-event"
+            "{word:?} is no fault: fail:STATUS:SYNDROME, undelivered:STATUS, delay:MS, drop-answer, drop-event or die"
         )),
     }
 }

@@ -225,6 +225,7 @@ fn plan(number: usize, config: &FunctionConfig) -> Result<Plan, EmuError> {
         uars: FIRST_UAR..END_UAR,
         first_mapped_uar: FIRST_MAPPED_UAR,
         speed,
+        storm: config.storm.clone(),
         profile,
     };
     Ok(Plan {

@@ -5,6 +5,7 @@
 //! and is disarmed. A queue that is full fails, or overwrites when it was created so. Command
 //! thread only.
 
+use crate::faults::PageOwner;
 use crate::firmware::{Eq, Firmware};
 use pollux_bus::{HostReader, InterruptLines};
 use pollux_prm::event::{
@@ -21,7 +22,11 @@ const INDEX: u32 = 0xff_ffff;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The firmware wants pages (above zero), offers some (below), or has dropped all.
-    PageRequest { count: i32, release_all: bool },
+    PageRequest {
+        owner: PageOwner,
+        count: i32,
+        release_all: bool,
+    },
     /// The link went up or down.
     PortChange { up: bool },
     /// Command slots have completed.
@@ -56,9 +61,15 @@ impl Event {
     fn entry(self) -> Eqe {
         let mut sub_type = 0;
         let data = match self {
-            Self::PageRequest { count, release_all } => {
+            Self::PageRequest {
+                owner,
+                count,
+                release_all,
+            } => {
                 let mut event = PageRequestEvent::zeroed();
                 event
+                    .set_function_id(owner.function)
+                    .set_embedded_cpu_function(owner.embedded)
                     .set_release_all(release_all)
                     .set_num_pages(count as u32);
                 *event.bytes()
@@ -133,10 +144,17 @@ pub(crate) fn deliver(
     let mut waiting = Vec::new();
     for event in std::mem::take(&mut firmware.events) {
         let eqn = match event {
+            // Requests of one function must not overtake each other.
+            Event::PageRequest { .. } if !waiting.is_empty() => {
+                waiting.push(event);
+                continue;
+            }
             Event::Completion { cqn } => firmware.eq_of_cq(cqn),
             other => subscriber(firmware, other.event_type()),
         };
         match eqn.and_then(|eqn| firmware.eqs.get_mut(&eqn)) {
+            // It asks when there is room: a flood of requests shall not break a queue.
+            Some(eq) if event.waits() && is_full(eq) => waiting.push(event),
             Some(eq) => {
                 if push(eq, event.entry(), reader) {
                     fire(eq, lines);
@@ -166,6 +184,12 @@ fn subscriber(firmware: &Firmware, event: EventType) -> Option<u8> {
 /// Whether a command completion would be reported by an event.
 pub(crate) fn reports_commands(firmware: &Firmware) -> bool {
     subscriber(firmware, EventType::CMD).is_some()
+}
+
+fn is_full(eq: &Eq) -> bool {
+    let entries = 1u32 << eq.log_size.min(24);
+    // Others' events have a quarter for themselves.
+    eq.producer.wrapping_sub(eq.consumer) & INDEX >= entries - entries / 4
 }
 
 fn push(eq: &mut Eq, mut entry: Eqe, reader: &mut HostReader) -> bool {

@@ -43,6 +43,8 @@ pub enum CommandFault {
     DropAnswer,
     /// It is executed and answered, but no event says so.
     DropEvent,
+    /// The function dies of it, as [`FaultInjector::kill`] has it; it is not executed.
+    Die,
 }
 
 /// A request for pages that the firmware raises of its own accord.
@@ -58,6 +60,51 @@ pub enum PageDemand {
     ReleaseAll,
 }
 
+/// Whose pages they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageOwner {
+    /// Function id; 0 is the function itself.
+    pub function: u16,
+    /// The embedded CPU's function.
+    pub embedded: bool,
+}
+
+impl PageOwner {
+    /// The function itself.
+    pub const OWN: Self = Self {
+        function: 0,
+        embedded: false,
+    };
+}
+
+/// How the firmware deals with pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageManners {
+    /// One TAKE returns no more than this.
+    pub partial: Option<u32>,
+    /// A GIVE or TAKE of more than this is refused with a bad parameter.
+    pub refuse_above: Option<u32>,
+    /// After a TAKE the offer is raised again, as long as something of it is left.
+    pub repeats: bool,
+    /// Every other command waits while pages are owed.
+    pub holds: bool,
+}
+
+/// What is wrong with the answer to a TAKE. The last address is exchanged, unless said otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageLie {
+    /// For the first one, which so comes back twice.
+    Twice,
+    /// For one that is no multiple of the page size.
+    Misaligned,
+    /// For one that was never given.
+    Unknown,
+    /// For one that another function has.
+    Others,
+    /// It says that it returns one more than it lists.
+    TooMany,
+}
+
 #[derive(Debug)]
 struct Armed {
     trigger: Trigger,
@@ -69,7 +116,9 @@ struct Armed {
 #[derive(Debug, Default)]
 struct State {
     armed: Vec<Armed>,
-    demands: VecDeque<PageDemand>,
+    demands: VecDeque<(PageOwner, PageDemand)>,
+    manners: PageManners,
+    lies: VecDeque<PageLie>,
 }
 
 /// Shared by the injector's clones and the function.
@@ -124,8 +173,19 @@ impl Faults {
     }
 
     /// Page requests that are to be raised now.
-    pub(crate) fn demands(&self) -> Vec<PageDemand> {
+    pub(crate) fn demands(&self) -> Vec<(PageOwner, PageDemand)> {
         self.lock().demands.drain(..).collect()
+    }
+
+    /// How pages are dealt with from now on, and lies to come.
+    pub(crate) fn manners(&self) -> (PageManners, VecDeque<PageLie>) {
+        let mut state = self.lock();
+        (state.manners, std::mem::take(&mut state.lies))
+    }
+
+    /// The function is dead.
+    pub(crate) fn die(&self) {
+        self.killed.store(true, Ordering::Release);
     }
 }
 
@@ -161,6 +221,7 @@ impl FaultInjector {
         let mut state = self.faults.lock();
         state.armed.clear();
         state.demands.clear();
+        state.lies.clear();
     }
 
     /// Command faults that were armed and not met yet.
@@ -171,7 +232,30 @@ impl FaultInjector {
     /// Makes the firmware raise a page request. One that releases all is dropped where the driver
     /// has not allowed it by SET_HCA_CAP.
     pub fn page_request(&self, demand: PageDemand) {
-        self.faults.lock().demands.push_back(demand);
+        self.page_requests([(PageOwner::OWN, demand)]);
+    }
+
+    /// Makes the firmware raise page requests for any functions, all at once and in this order.
+    pub fn page_requests(&self, demands: impl IntoIterator<Item = (PageOwner, PageDemand)>) {
+        let before = {
+            let mut state = self.faults.lock();
+            let before = state.demands.len();
+            state.demands.extend(demands);
+            state.demands.len() - before
+        };
+        self.faults.met.fetch_add(before as u64, Ordering::Relaxed);
+        (self.wake)();
+    }
+
+    /// How the firmware deals with pages from its next command on.
+    pub fn page_manners(&self, manners: PageManners) {
+        self.faults.lock().manners = manners;
+        (self.wake)();
+    }
+
+    /// Makes the next answer to a TAKE wrong; several lies are told one after the other.
+    pub fn lie_about_pages(&self, lie: PageLie) {
+        self.faults.lock().lies.push_back(lie);
         self.faults.met.fetch_add(1, Ordering::Relaxed);
         (self.wake)();
     }

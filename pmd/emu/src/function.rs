@@ -7,11 +7,12 @@
 use crate::command_queue::{CommandQueue, QueueCounts};
 use crate::data::{DataError, DataEvent, DataPort, QueueFault};
 use crate::events::{self, Event};
-use crate::faults::{Faults, PageDemand};
+use crate::faults::{Faults, PageDemand, PageOwner};
 use crate::firmware::{Character, Firmware};
 use crate::init_segment::{Asked, InitSegment};
 use crate::objects::Kind;
 use crate::observe::Watched;
+use crate::storm::Storm;
 use pollux_bus::vfio::EMULATED_SUBSYSTEM;
 use pollux_bus::{Device, FaultLog, Host, HostReader, Identity, Iova, MappedWindow, PciIdentity};
 use pollux_mempool::Window;
@@ -54,6 +55,21 @@ struct Work {
 }
 
 impl Work {
+    /// Forgets all of it and keeps the room.
+    fn clear(&mut self) {
+        let (mut eqs, mut data) = (
+            std::mem::take(&mut self.eqs),
+            std::mem::take(&mut self.data),
+        );
+        eqs.clear();
+        data.clear();
+        *self = Self {
+            eqs,
+            data,
+            ..Self::default()
+        };
+    }
+
     fn is_empty(&self) -> bool {
         self.doorbell == 0
             && self.queue.is_none()
@@ -90,11 +106,14 @@ impl Inbox {
         self.post(|work| work.poke = true);
     }
 
-    /// Takes all work; sleeps while there is none, at most until `due`.
-    fn take(&self, due: Option<Instant>, reader: &mut HostReader) -> Work {
+    /// Takes all work in exchange for `done`, whose lists keep their room, so that whoever stores
+    /// into a register allocates nothing; sleeps while there is none, at most until `due`.
+    fn take(&self, due: Option<Instant>, reader: &mut HostReader, done: &mut Work) {
+        done.clear();
         let mut work = self.lock();
         if !work.is_empty() {
-            return std::mem::take(&mut work);
+            std::mem::swap(&mut *work, done);
+            return;
         }
         // Nobody who unmaps memory shall wait for a sleeper.
         reader.park();
@@ -108,10 +127,9 @@ impl Inbox {
                 None => self.wake.wait(work).unwrap_or_else(PoisonError::into_inner),
             };
         }
-        let taken = std::mem::take(&mut *work);
+        std::mem::swap(&mut *work, done);
         drop(work);
         reader.unpark();
-        taken
     }
 }
 
@@ -123,6 +141,8 @@ pub struct FunctionReport {
     pub connected: bool,
     /// Pages of the driver that the firmware holds.
     pub firmware_pages: usize,
+    /// The same by function, those with none left out.
+    pub pages_by_function: BTreeMap<PageOwner, u64>,
     /// Numbers of the live objects by kind, as commands have them; those of flow groups and entries
     /// have their table's in the upper half.
     pub objects: BTreeMap<Kind, Vec<u64>>,
@@ -408,18 +428,21 @@ fn run(shared: &Shared, host: &Host) {
         written: 0,
         lost: 0,
         listed: None,
+        storm: Storm::new(&shared.character.storm),
     };
     player.report(&mut shared.lock_report());
+    let mut work = Work::default();
     loop {
-        let due = player.queue.as_ref().and_then(CommandQueue::next_due);
-        let work = shared.inbox.take(due, &mut player.reader);
+        let answer = player.queue.as_ref().and_then(CommandQueue::next_due);
+        let due = answer.into_iter().chain(player.storm.next()).min();
+        shared.inbox.take(due, &mut player.reader, &mut work);
         player.reader.quiesce();
         if work.stop {
             break;
         }
         // Whoever sees an answer of this step, and then asks for the report, waits for its end.
         let mut report = shared.lock_report();
-        player.step(work);
+        player.step(&mut work);
         player.report(&mut report);
     }
 }
@@ -437,6 +460,7 @@ struct Player<'a> {
     lost: u64,
     /// Changes of the objects when the report listed them last.
     listed: Option<u64>,
+    storm: Storm,
 }
 
 impl Player<'_> {
@@ -447,7 +471,7 @@ impl Player<'_> {
             .map_or(self.counts, |queue| queue.counts)
     }
 
-    fn step(&mut self, work: Work) {
+    fn step(&mut self, work: &mut Work) {
         if work.reset {
             let shared = self.shared;
             shared.data_gone("reset", shared.data.reset());
@@ -466,20 +490,31 @@ impl Player<'_> {
         if self.shared.faults.killed() {
             return;
         }
-        for (value, arm) in work.eqs {
+        for (value, arm) in work.eqs.drain(..) {
             events::doorbell(&mut self.firmware, value, arm, &self.host.interrupts);
         }
-        for event in work.data {
+        for event in work.data.drain(..) {
             self.data_event(event);
         }
-        for demand in self.shared.faults.demands() {
-            self.demand(demand);
+        let (manners, lies) = self.shared.faults.manners();
+        self.firmware.manners = manners;
+        self.firmware.lies.extend(lies);
+        for (owner, demand) in self.shared.faults.demands() {
+            self.demand(owner, demand);
+        }
+        for demand in self.storm.due(self.firmware.is_running(), Instant::now()) {
+            self.demand(demand.0, demand.1);
         }
         let reported = events::reports_commands(&self.firmware);
         if let Some(queue) = &mut self.queue {
             let (firmware, reader) = (&mut self.firmware, &mut self.reader);
             queue.keep_records(self.shared.watched.is_there());
             queue.ring(work.doorbell, firmware, reader, &self.shared.faults);
+            if self.shared.faults.killed() {
+                // It died of a command: as if it had been killed.
+                let cut = self.shared.data.set_wire(false);
+                return self.shared.data_gone("death", cut);
+            }
             let pages = std::mem::take(&mut firmware.pages.news);
             queue.advance(pages, Instant::now(), firmware, reader);
             self.shared.watched.tell(&queue.take_records());
@@ -519,17 +554,9 @@ impl Player<'_> {
         self.firmware.events.push(event);
     }
 
-    fn demand(&mut self, demand: PageDemand) {
-        let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
-        match demand {
-            PageDemand::Give(pages) => self.firmware.request_pages(count(pages)),
-            PageDemand::Take(pages) => self.firmware.offer_pages(count(pages), true),
-            PageDemand::Hint(pages) => self.firmware.offer_pages(count(pages), false),
-            PageDemand::ReleaseAll => {
-                if !self.firmware.release_all_pages() {
-                    tracing::debug!("release of all pages not raised: the driver did not allow it");
-                }
-            }
+    fn demand(&mut self, owner: PageOwner, demand: PageDemand) {
+        if !self.firmware.raise_demand(owner, demand) {
+            tracing::debug!("release of all pages not raised: the driver did not allow it");
         }
     }
 
@@ -544,6 +571,7 @@ impl Player<'_> {
         *report = FunctionReport {
             connected: true,
             firmware_pages: self.firmware.pages.held(),
+            pages_by_function: self.firmware.pages.by_function(),
             objects: objects.unwrap_or(before),
             commands: counts.executed,
             refused: self.firmware.refused,

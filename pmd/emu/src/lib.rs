@@ -24,6 +24,7 @@ mod init_segment;
 pub mod objects;
 pub mod observe;
 pub mod profile;
+pub mod storm;
 pub mod syndrome;
 pub mod wire;
 

@@ -12,6 +12,7 @@ mod counters;
 mod cq;
 mod eq;
 mod flow;
+mod page_set;
 mod pages;
 mod protection;
 mod registers;
@@ -26,14 +27,16 @@ pub(crate) use eq::Eq;
 
 use crate::data::{DataError, DataPort};
 use crate::events::Event;
+use crate::faults::{PageLie, PageManners};
 use crate::fields::{Understood, Unwanted};
 use crate::objects::{Kind, ObjectId, Objects, Refused};
 use crate::profile::Profile;
+use crate::storm::Wave;
 use crate::syndrome::{Phase, Reason, Refusal};
 use pollux_prm::command::{InputHeader, Opcode};
 use pollux_prm::layout::Field;
 use pollux_prm::{Command, Layout};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, LazyLock};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -135,8 +138,8 @@ impl Call<'_> {
             .chunks_exact(8)
             .map(|bytes| {
                 bytes
-                    .iter()
-                    .fold(0, |value, byte| value << 8 | u64::from(*byte))
+                    .first_chunk()
+                    .map_or(0, |word| u64::from_be_bytes(*word))
             })
             .collect()
     }
@@ -312,6 +315,8 @@ pub(crate) struct Character {
     pub first_mapped_uar: u32,
     /// Speed of the port in Mbit/s.
     pub speed: u32,
+    /// Page requests of its own accord.
+    pub storm: Vec<Wave>,
 }
 
 /// All that the function knows of one driver.
@@ -322,6 +327,9 @@ pub(crate) struct Firmware {
     issi: u16,
     capabilities: capabilities::Capabilities,
     pub(crate) pages: pages::Pages,
+    /// How it deals with pages, and what it will say wrongly of them.
+    pub(crate) manners: PageManners,
+    pub(crate) lies: VecDeque<PageLie>,
     pub(crate) objects: Objects,
     pub(crate) eqs: BTreeMap<u8, Eq>,
     keys: BTreeMap<u32, protection::Mkey>,
@@ -348,6 +356,8 @@ impl Firmware {
             issi: 0,
             capabilities: capabilities::Capabilities::new(&character.profile),
             pages: pages::Pages::default(),
+            manners: PageManners::default(),
+            lies: VecDeque::new(),
             objects: Objects::default(),
             eqs: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -410,6 +420,9 @@ impl Firmware {
                 spec.refuse(Reason::WrongPhase, About::Number(self.phase as u16)),
             ));
         }
+        if self.waits_for_pages(opcode) {
+            return Err(None);
+        }
         let mut bytes = fixed.to_vec();
         bytes.resize(spec.input_len, 0);
         let header = InputHeader::read_from_prefix(&bytes).map(|(header, _)| header);
@@ -437,6 +450,11 @@ impl Firmware {
             Stop::Refuse(reason, about) => Some(spec.refuse(reason, about)),
             Stop::Hold => None,
         })
+    }
+
+    /// Whether INIT_HCA was done and TEARDOWN_HCA was not.
+    pub(crate) fn is_running(&self) -> bool {
+        self.phase == Phase::Running
     }
 
     /// The limits that are in force.
