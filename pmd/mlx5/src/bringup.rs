@@ -86,6 +86,7 @@ impl Device {
     /// The first step that failed; everything before it is undone.
     pub(crate) fn open(function: Arc<dyn Function>, options: &OpenOptions) -> Result<Self, Error> {
         let name = function.identity().name.clone();
+        options.firmware_pages.check(function.identity().emulated)?;
         let node = options.node.or(function.identity().node.map(NodeId));
         let segment = InitSegment::new(function.as_ref())?;
         if !segment.answers() {
@@ -101,8 +102,9 @@ impl Device {
             domain: Arc::clone(function.domain()),
             node,
             pages: options.pages,
+            backing: options.firmware_pages.backing,
         };
-        let queue = Queue::new(&name, &segment, &blocks)?;
+        let queue = Queue::new(&name, &segment, &blocks, &options.firmware_pages)?;
         let address = queue.address();
         let wanted = EqKind::ALL.len().min(function.vectors());
         let interrupts = function.enable_interrupts(wanted)?;
@@ -112,6 +114,7 @@ impl Device {
             queue,
             interrupts,
             blocks,
+            pages: options.firmware_pages,
             patience: options.command_deadline,
         });
         let control = match control {

@@ -1,6 +1,7 @@
 //! What a port is asked for, and what it says of itself. Plain values.
 
 use crate::init_segment::FirmwareVersion;
+use crate::pages::PageOptions;
 use pollux_bus::Identity;
 use pollux_mempool::{NodeId, PageChoice, Pool};
 use std::fmt;
@@ -22,6 +23,8 @@ pub struct OpenOptions {
     pub init_deadline: Duration,
     /// Have firmware sign the answers of commands, and check them.
     pub command_signatures: bool,
+    /// How firmware's pages are served.
+    pub firmware_pages: PageOptions,
 }
 
 impl Default for OpenOptions {
@@ -33,6 +36,7 @@ impl Default for OpenOptions {
             command_deadline: Duration::from_secs(60),
             init_deadline: Duration::from_secs(120),
             command_signatures: false,
+            firmware_pages: PageOptions::default(),
         }
     }
 }

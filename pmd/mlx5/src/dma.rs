@@ -20,8 +20,15 @@ impl DmaMemory {
     /// # Errors
     /// No memory, or no device address; nothing is kept.
     pub(crate) fn new(domain: &Arc<DmaDomain>, request: &SegmentRequest) -> Result<Self, Error> {
-        let segment = Segment::map(request)?;
-        let mapping = domain.map(&segment)?;
+        Self::of(domain, &Segment::map(request)?)
+    }
+
+    /// Makes a segment that is there known to the device.
+    ///
+    /// # Errors
+    /// No device address; nothing is kept.
+    pub(crate) fn of(domain: &Arc<DmaDomain>, segment: &Segment) -> Result<Self, Error> {
+        let mapping = domain.map(segment)?;
         Ok(Self {
             window: segment.whole(),
             iova: mapping.iova(),

@@ -46,7 +46,12 @@ pub use gate::{Cause, QueueFailure};
 pub use health::Fault;
 pub use init_segment::FirmwareVersion;
 pub use link::{Duplex, Link};
-pub use pages::{FunctionKey, MAX_PAGES_PER_STEP, PageCounts};
+#[cfg(feature = "bench")]
+pub use pages::bench::{HostSide, HostStep};
+pub use pages::{
+    FunctionKey, FunctionPages, MAX_PAGES_PER_STEP, PageBacking, PageCounts, PageMemoryReport,
+    PageOptions, PageReport, StepTimes,
+};
 pub use port::{CloseReport, Ending, Port, PortWatch};
 pub use rx::RxQueue;
 pub use stats::{DeviceStats, PortStats, RxQueueStats, TxQueueStats};

@@ -23,7 +23,7 @@ use crate::control::{Control, EventCounts};
 use crate::error::Error;
 use crate::health::Fault;
 use crate::link::Link;
-use crate::pages::PageCounts;
+use crate::pages::{PageCounts, PageReport};
 use crate::queues::Seat;
 use crate::rx::RxQueue;
 use crate::stats::PortStats;
@@ -251,6 +251,12 @@ impl Port {
     /// callback.
     pub fn pages(&self) -> PageCounts {
         self.control.page_counts()
+    }
+
+    /// Everything about firmware's pages: a ledger per function, memory, and how long steps took;
+    /// nothing on a closed port and in a link callback.
+    pub fn page_report(&self) -> PageReport {
+        self.control.page_report()
     }
 
     /// Statistics since the last reset.

@@ -7,9 +7,11 @@
 use crate::Error;
 use pollux_mempool::pool::{MAX_BUFFER, MAX_CACHE};
 use pollux_mempool::{NodeId, PageChoice};
+use pollux_mlx5::PageOptions;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
+use std::time::Duration;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -24,6 +26,53 @@ pub struct Config {
     pub memory: MemoryConfig,
     /// What every port starts with.
     pub port: PortSettings,
+    /// Pages that firmware asks for.
+    pub firmware: FirmwareConfig,
+}
+
+/// How firmware's page requests are served.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FirmwareConfig {
+    /// Most pages that one command gives, for firmware that refuses more.
+    pub give_limit: u32,
+    /// Most pages that one command takes back, for firmware that refuses more.
+    pub take_limit: u32,
+    /// Milliseconds between two blocks of idle page memory (64 MiB) that are unmapped, which
+    /// interrupts every CPU of the process; 0 keeps them all.
+    pub release_ms: u64,
+    /// Idle page memory in MiB that stays in any case.
+    pub pooled_mib: usize,
+}
+
+impl Default for FirmwareConfig {
+    fn default() -> Self {
+        let plain = PageOptions::default();
+        Self {
+            give_limit: plain.give_limit,
+            take_limit: plain.take_limit,
+            release_ms: plain.release_interval.map_or(0, |time| {
+                u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+            }),
+            pooled_mib: plain.pooled / PAGES_PER_MIB,
+        }
+    }
+}
+
+/// Firmware pages (4 KiB) in a MiB.
+const PAGES_PER_MIB: usize = 256;
+
+impl From<&FirmwareConfig> for PageOptions {
+    fn from(config: &FirmwareConfig) -> Self {
+        Self {
+            give_limit: config.give_limit,
+            take_limit: config.take_limit,
+            release_interval: (config.release_ms > 0)
+                .then(|| Duration::from_millis(config.release_ms)),
+            pooled: config.pooled_mib.saturating_mul(PAGES_PER_MIB),
+            ..Self::default()
+        }
+    }
 }
 
 impl Config {
@@ -364,6 +413,11 @@ mod tests {
             tx_descriptors = 2048
             mtu = 9000
             promiscuous = false
+            [firmware]
+            give_limit = 768
+            take_limit = 4096
+            release_ms = 0
+            pooled_mib = 2
         "#;
         let expected = Config {
             devices: vec!["emu:ports=2,wire=pair".to_owned()],
@@ -384,8 +438,25 @@ mod tests {
                 mtu: Some(9000),
                 promiscuous: false,
             },
+            firmware: FirmwareConfig {
+                give_limit: 768,
+                take_limit: 4096,
+                release_ms: 0,
+                pooled_mib: 2,
+            },
         };
         assert_eq!(Config::parse("t", text).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_default_is_the_drivers() {
+        let plain = PageOptions::from(&FirmwareConfig::default());
+        assert_eq!(plain, PageOptions::default());
+        let off = FirmwareConfig {
+            release_ms: 0,
+            ..FirmwareConfig::default()
+        };
+        assert_eq!(PageOptions::from(&off).release_interval, None);
     }
 
     #[test]

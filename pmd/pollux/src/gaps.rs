@@ -170,6 +170,15 @@ impl GapRecorder {
         self.longest
     }
 
+    /// Every bucket that holds something: its largest gap, and how many.
+    pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        self.counts
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| **count > 0)
+            .map(|(bucket, count)| (cycles::to_duration(upper_edge(bucket)), *count))
+    }
+
     /// What was recorded, as times.
     pub fn report(&self) -> GapReport {
         let (time, share) = (cycles::to_duration, |part: u64| {
@@ -293,6 +302,8 @@ mod tests {
         near(report.p999, micro(5));
         near(report.longest, micro(2000));
         assert_eq!(report.long_gaps, 1);
+        let counts: Vec<u64> = recorder.buckets().map(|(_, count)| count).collect();
+        assert_eq!(counts, [989, 10, 1]);
         let total = 989 * 100 + 10 * micro(5) + micro(2000);
         assert_eq!(report.lost_ppm, micro(2000) * 1_000_000 / total);
     }

@@ -40,7 +40,7 @@ mod lcore;
 mod pollux;
 mod port;
 
-pub use config::{Config, MemoryConfig, Pages, PortSettings};
+pub use config::{Config, FirmwareConfig, MemoryConfig, Pages, PortSettings};
 pub use device::{DeviceSpec, Setting};
 #[cfg(feature = "emu")]
 pub use emulator::EmulatorHandle;
@@ -53,8 +53,8 @@ pub use port::Port;
 pub use pollux_emu::wire::WireReport;
 pub use pollux_mempool::{Burst, Mbuf, NodeId, PageSize, Pool, PoolConfig};
 pub use pollux_mlx5::{
-    Duplex, Ending, Limits, Link, MacAddress, PortInfo, PortStats, PortWatch, QueueFailure,
-    RxQueue, TxQueue,
+    Duplex, Ending, FunctionKey, FunctionPages, Limits, Link, MacAddress, PageReport, PortInfo,
+    PortStats, PortWatch, QueueFailure, RxQueue, StepTimes, TxQueue,
 };
 
 /// Packets in a usual burst, for which pools are sized.

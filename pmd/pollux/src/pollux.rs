@@ -124,7 +124,7 @@ impl Pollux {
             .functions
             .into_iter()
             .enumerate()
-            .map(|(number, function)| open_port(function, number, &config.memory))
+            .map(|(number, function)| open_port(function, number, config))
             .collect::<Result<Vec<_>, _>>()?;
         let pools = make_pools(config, &devices, cpus.len())?;
         let ports = devices
@@ -457,8 +457,9 @@ fn check_vendor(text: &str, function: &dyn Function, remedy: &str) -> Result<(),
 fn open_port(
     function: Arc<dyn Function>,
     number: usize,
-    memory: &MemoryConfig,
+    config: &Config,
 ) -> Result<pollux_mlx5::Port, Error> {
+    let memory = &config.memory;
     let options = OpenOptions {
         number: u16::try_from(number).unwrap_or(u16::MAX),
         node: memory.node(),
@@ -467,6 +468,7 @@ fn open_port(
             // Rings are small; only packet memory must be on the pages asked for.
             _ => PageChoice::BestEffort,
         },
+        firmware_pages: (&config.firmware).into(),
         ..OpenOptions::default()
     };
     Ok(pollux_mlx5::Port::open(function, options)?)

@@ -230,6 +230,8 @@ pub const fn xor8(bytes: &[u8]) -> u8 {
 
 /// Where a mailbox's control part starts: what [`Mailbox::ctrl_signature`] covers.
 const CTRL: usize = MAILBOX_DATA;
+/// 64-bit numbers in a mailbox's data.
+const WORDS: usize = MAILBOX_DATA / 8;
 const CTRL_SIGNATURE: usize = 574;
 const SIGNATURE: usize = 575;
 
@@ -282,6 +284,42 @@ impl Mailbox {
         mailbox.sign();
         mailbox
     }
+
+    /// As [`chained`](Self::chained), with data of 64-bit numbers (at most 64, the rest is
+    /// dropped), as page lists have them; the signatures are made by whole words.
+    pub fn of_words(words: &[u64], next: u64, block: u32, token: u8) -> Self {
+        let mut mailbox = Self::zeroed();
+        let mut sum = 0;
+        for (to, word) in mailbox
+            .bytes_mut()
+            .chunks_exact_mut(8)
+            .zip(words.iter().take(WORDS))
+        {
+            to.copy_from_slice(&word.to_be_bytes());
+            sum ^= word;
+        }
+        mailbox
+            .set_next_pointer(next)
+            .set_block_number(block)
+            .set_token(token);
+        let ctrl = !xor8(&mailbox.bytes()[CTRL..CTRL_SIGNATURE]);
+        mailbox.set_ctrl_signature(ctrl);
+        let data = sum
+            .to_ne_bytes()
+            .into_iter()
+            .fold(0, |sum, byte| sum ^ byte);
+        let whole = !(data ^ xor8(&mailbox.bytes()[CTRL..SIGNATURE]));
+        mailbox.set_signature(whole);
+        mailbox
+    }
+
+    /// The data as 64-bit numbers.
+    pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.bytes()[..MAILBOX_DATA]
+            .chunks_exact(8)
+            .map(|bytes| bytes.first_chunk().map_or(0, |b| u64::from_be_bytes(*b)))
+    }
+
     /// Signs control part and whole; to be called last.
     pub fn sign(&mut self) -> &mut Self {
         self.set_ctrl_signature(0);

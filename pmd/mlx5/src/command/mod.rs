@@ -4,17 +4,23 @@
 //! firmware may hold every other command until it has pages. The device owns an entry from the
 //! store of its ownership bit until it clears it; nothing of the entry is read before that.
 //! Control thread only: it posts, and looks at entries when an event or the clock tells it to.
+//!
+//! MANAGE_PAGES moves hundreds of kilobytes and is sent again and again, so its list of pages goes
+//! from where it lies straight into mailboxes, and back into a buffer made once
+//! ([`CommandQueue::returned`]): such a command allocates nothing.
 
 mod chain;
 mod error;
 
+#[cfg(feature = "bench")]
+pub(crate) use chain::Chain;
 pub use error::CommandError;
 
 use crate::dma::{Carver, DmaMemory};
 use crate::error::{CommandFailure, Error};
 use crate::health::Fault;
 use crate::init_segment::InitSegment;
-use crate::pages::MAX_PAGES_PER_STEP;
+#[cfg(not(feature = "bench"))]
 use chain::Chain;
 use pollux_bus::{DmaDomain, Iova};
 use pollux_mempool::{
@@ -25,6 +31,7 @@ use pollux_prm::command_queue::{
     CMD_INTERFACE_REV, CommandEntry, DeliveryStatus, ENTRY_TYPE, INLINE, LOG_QUEUE_BYTES,
     MAILBOX_ALIGN, MAX_SLOTS, mailboxes, next_token,
 };
+use pollux_prm::commands::pages::{ManagePagesOut, PagesAction};
 use pollux_prm::opcode::{Opcode, Status};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,8 +44,6 @@ const ORDINARY_SLOTS: usize = 8;
 /// Longest input or output of an ordinary command: capability groups are 4,112 bytes, memory key
 /// tables up to 512 entries of 8 bytes behind 272.
 const ORDINARY_BYTES: usize = 8 << 10;
-/// A give or a take of [`MAX_PAGES_PER_STEP`] addresses behind 16 bytes.
-const PAGES_BYTES: usize = INLINE + 8 * MAX_PAGES_PER_STEP as usize;
 /// The ownership bit's byte.
 const OWNER: usize = 63;
 
@@ -54,15 +59,43 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    fn header(&self) -> InputHeader {
-        InputHeader::read_from_prefix(&self.input)
-            .map_or_else(|_| InputHeader::zeroed(), |(h, _)| h)
-    }
-
     /// The opcode.
     pub(crate) fn opcode(&self) -> Opcode {
-        Opcode(self.header().opcode())
+        Opcode(header(&self.input).opcode())
     }
+
+    /// As it is posted.
+    pub(crate) fn order(&self) -> Order<'_> {
+        Order {
+            head: &self.input,
+            pages: &[],
+            output_len: self.output_len,
+            patience: self.patience,
+        }
+    }
+}
+
+/// A command as it is posted. Only the slot for MANAGE_PAGES takes one with pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order<'a> {
+    /// The input, or what of it comes before the pages: 16 bytes then.
+    pub(crate) head: &'a [u8],
+    /// Addresses that end the input.
+    pub(crate) pages: &'a [u64],
+    /// Bytes of output wanted.
+    pub(crate) output_len: usize,
+    /// Time from posting until it has failed.
+    pub(crate) patience: Duration,
+}
+
+impl Order<'_> {
+    fn len(&self) -> usize {
+        self.head.len() + 8 * self.pages.len()
+    }
+}
+
+fn header(input: &[u8]) -> InputHeader {
+    InputHeader::read_from_prefix(input).map_or_else(|_| InputHeader::zeroed(), |(h, _)| h)
 }
 
 struct Busy<T> {
@@ -93,7 +126,7 @@ struct Slot<T> {
 pub(crate) struct Completed<T> {
     /// What the poster said it is.
     pub(crate) tag: T,
-    /// The output, or why there is none.
+    /// The output (empty for MANAGE_PAGES, see [`CommandQueue::returned`]), or why there is none.
     pub(crate) result: Result<Vec<u8>, CommandFailure>,
 }
 
@@ -104,10 +137,13 @@ pub(crate) struct CommandQueue<T> {
     slots: Vec<Slot<T>>,
     token: u8,
     verify: bool,
+    /// Pages in the answer to the last TAKE.
+    returned: Vec<u64>,
 }
 
 impl<T> CommandQueue<T> {
-    /// Reads the geometry and prepares entries and mailboxes. The device is not told yet.
+    /// Reads the geometry and prepares entries and mailboxes, those of MANAGE_PAGES for steps of up
+    /// to `largest` pages. The device is not told yet.
     ///
     /// # Errors
     /// Another interface revision, a geometry that does not fit, no memory.
@@ -117,7 +153,9 @@ impl<T> CommandQueue<T> {
         domain: &Arc<DmaDomain>,
         node: Option<NodeId>,
         pages: PageChoice,
+        largest: u32,
     ) -> Result<Self, Error> {
+        let pages_bytes = INLINE + 8 * largest as usize;
         let found = segment.interface_revision()?;
         if found != CMD_INTERFACE_REV {
             return Err(Error::Interface {
@@ -140,7 +178,7 @@ impl<T> CommandQueue<T> {
             });
         }
         let ordinary = ORDINARY_SLOTS.min(there - 1);
-        let boxes = 2 * ordinary * mailboxes(ORDINARY_BYTES) + mailboxes(PAGES_BYTES);
+        let boxes = 2 * ordinary * mailboxes(ORDINARY_BYTES) + mailboxes(pages_bytes);
         let request = SegmentRequest::new(
             format!("commands of {name}"),
             FIRMWARE_PAGE + boxes * MAILBOX_ALIGN,
@@ -169,7 +207,7 @@ impl<T> CommandQueue<T> {
             slot(index, input, Chain::new(&mut carver, ORDINARY_BYTES)?)?;
         }
         // A give is long on its way in, a take on its way out, nothing is in both.
-        let shared = Chain::new(&mut carver, PAGES_BYTES)?;
+        let shared = Chain::new(&mut carver, pages_bytes)?;
         slot(there - 1, shared.clone(), shared)?;
         Ok(Self {
             segment,
@@ -177,7 +215,18 @@ impl<T> CommandQueue<T> {
             slots,
             token: 0,
             verify: false,
+            returned: Vec::with_capacity(largest as usize),
         })
+    }
+
+    /// Pages in the answer to the last TAKE that went well.
+    pub(crate) fn returned(&self) -> &[u64] {
+        &self.returned
+    }
+
+    /// Mailboxes of the slot for MANAGE_PAGES.
+    pub(crate) fn pages_mailboxes(&self) -> usize {
+        self.slots.last().map_or(0, |slot| slot.input.boxes())
     }
 
     /// Where it is, for the device.
@@ -230,16 +279,16 @@ impl<T> CommandQueue<T> {
     pub(crate) fn post(
         &mut self,
         index: usize,
-        request: &Request,
+        order: Order<'_>,
         tag: T,
         now: Instant,
     ) -> Result<(), Completed<T>> {
-        let header = request.header();
+        let header = header(order.head);
         let opcode = Opcode(header.opcode());
         self.token = next_token(self.token);
         let token = self.token;
         let written = match self.slots.get_mut(index) {
-            Some(slot) if slot.busy.is_none() => slot.write(request, opcode, token),
+            Some(slot) if slot.busy.is_none() => slot.write(order, opcode, token),
             _ => Err(CommandFailure::NoSlot {
                 opcode,
                 waited: Duration::ZERO,
@@ -256,10 +305,10 @@ impl<T> CommandQueue<T> {
                 slot.busy = Some(Busy {
                     opcode,
                     op_mod: header.op_mod(),
-                    output_len: request.output_len,
+                    output_len: order.output_len,
                     token,
                     posted: now,
-                    deadline: now + request.patience,
+                    deadline: now + order.patience,
                     tag,
                 });
                 Ok(())
@@ -272,12 +321,12 @@ impl<T> CommandQueue<T> {
         }
     }
 
-    /// Looks at every busy entry and takes those that the device has given back. With `only`,
-    /// looks at the entries whose bits are set.
-    pub(crate) fn collect(&mut self, only: Option<u32>) -> Vec<Completed<T>> {
+    /// Looks at every busy entry and puts those that the device has given back into `done`. With
+    /// `only`, looks at the entries whose bits are set.
+    pub(crate) fn collect(&mut self, only: Option<u32>, done: &mut Vec<Completed<T>>) {
         let verify = self.verify;
-        let mut done = Vec::new();
-        for slot in &mut self.slots {
+        let last = self.pages_slot();
+        for (at, slot) in self.slots.iter_mut().enumerate() {
             if only.is_some_and(|bits| bits >> slot.number & 1 == 0) {
                 continue;
             }
@@ -288,20 +337,24 @@ impl<T> CommandQueue<T> {
             slot.suspect = false;
             if let Some(busy) = slot.busy.take() {
                 barrier::after_owner();
-                let result = slot.read(&busy, verify);
+                let result = if at == last {
+                    slot.read_pages(&busy, verify, &mut self.returned)
+                        .map(|()| Vec::new())
+                } else {
+                    slot.read(&busy, verify)
+                };
                 done.push(Completed {
                     tag: busy.tag,
                     result,
                 });
             }
         }
-        done
     }
 
-    /// Looks at every busy entry whose event should have come: takes those that were found ended
-    /// by the look before this one already, because their event is lost. The flag says that some
-    /// were found for the first time.
-    pub(crate) fn collect_overdue(&mut self) -> (Vec<Completed<T>>, bool) {
+    /// Looks at every busy entry whose event should have come: puts those into `done` that were
+    /// found ended by the look before this one already, because their event is lost. True when
+    /// some were found for the first time.
+    pub(crate) fn collect_overdue(&mut self, done: &mut Vec<Completed<T>>) -> bool {
         let mut overdue = 0;
         let mut found = false;
         for slot in &mut self.slots {
@@ -314,12 +367,12 @@ impl<T> CommandQueue<T> {
             // A slot that timed out is free again when the device lets go of it.
             slot.lost &= slot.is_device_owned();
         }
-        (self.collect(Some(overdue)), found)
+        self.collect(Some(overdue), done);
+        found
     }
 
     /// Gives up the commands whose time is over. The caller has looked at the entries before.
-    pub(crate) fn expire(&mut self, now: Instant) -> Vec<Completed<T>> {
-        let mut done = Vec::new();
+    pub(crate) fn expire(&mut self, now: Instant, done: &mut Vec<Completed<T>>) {
         for slot in &mut self.slots {
             if let Some(busy) = slot.busy.take_if(|busy| busy.deadline <= now) {
                 slot.lost = true;
@@ -334,12 +387,10 @@ impl<T> CommandQueue<T> {
                 });
             }
         }
-        done
     }
 
     /// Ends every command in flight, because the device has failed.
-    pub(crate) fn abandon(&mut self, fault: Fault) -> Vec<Completed<T>> {
-        let mut done = Vec::new();
+    pub(crate) fn abandon(&mut self, fault: Fault, done: &mut Vec<Completed<T>>) {
         for slot in &mut self.slots {
             if let Some(busy) = slot.busy.take() {
                 slot.lost = true;
@@ -353,7 +404,6 @@ impl<T> CommandQueue<T> {
                 });
             }
         }
-        done
     }
 }
 
@@ -363,7 +413,7 @@ impl<T> Slot<T> {
     }
 
     /// Fills entry and mailboxes and hands them over; returns the doorbell's bit.
-    fn write(&self, request: &Request, opcode: Opcode, token: u8) -> Result<u32, CommandFailure> {
+    fn write(&self, order: Order<'_>, opcode: Opcode, token: u8) -> Result<u32, CommandFailure> {
         let memory = |e: MemoryError| CommandFailure::Bus {
             opcode,
             why: e.to_string(),
@@ -374,23 +424,28 @@ impl<T> Slot<T> {
             bytes,
             limit,
         };
-        let (input, output) = (&request.input, request.output_len);
-        if input.len() > self.input.capacity() {
-            return Err(too_long("input", input.len(), self.input.capacity()));
+        let (input, output) = (order.len(), order.output_len);
+        if input > self.input.capacity() {
+            return Err(too_long("input", input, self.input.capacity()));
         }
         if output > self.output.capacity() || output < OutputHeader::LEN {
             return Err(too_long("output", output, self.output.capacity()));
         }
         let mut entry = CommandEntry::zeroed();
         let mut inline = [0; INLINE];
-        for (to, from) in inline.iter_mut().zip(input) {
+        for (to, from) in inline.iter_mut().zip(order.head) {
             *to = *from;
         }
+        let filled = if order.pages.is_empty() {
+            self.input.fill(order.head, token)
+        } else {
+            self.input.fill_words(order.pages, token)
+        };
         entry
             .set_entry_type(ENTRY_TYPE)
-            .set_input_length(input.len() as u32)
+            .set_input_length(input as u32)
             .set_input_inline(inline)
-            .set_input_mailbox(self.input.fill(input, token).map_err(memory)?)
+            .set_input_mailbox(filled.map_err(memory)?)
             .set_output_mailbox(self.output.clear(output, token).map_err(memory)?)
             .set_output_length(output as u32)
             .set_token(token)
@@ -405,7 +460,8 @@ impl<T> Slot<T> {
         Ok(1 << self.number)
     }
 
-    fn read(&self, busy: &Busy<T>, verify: bool) -> Result<Vec<u8>, CommandFailure> {
+    /// The entry, if it was delivered and is what it should be.
+    fn entry(&self, busy: &Busy<T>, verify: bool) -> Result<CommandEntry, CommandFailure> {
         let opcode = busy.opcode;
         let damaged = |what| CommandFailure::Damaged { opcode, what };
         let memory = |e: MemoryError| CommandFailure::Bus {
@@ -424,19 +480,19 @@ impl<T> Slot<T> {
         if verify && !entry.is_signed() {
             return Err(damaged("signature of the entry"));
         }
-        let mut output = vec![0; busy.output_len];
-        for (to, from) in output.iter_mut().zip(entry.output_inline()) {
-            *to = from;
-        }
-        let token = verify.then_some(busy.token);
-        self.output
-            .read(&mut output, token)
-            .map_err(memory)?
-            .map_err(damaged)?;
+        Ok(entry)
+    }
+
+    /// What the answer's header says of the command.
+    fn verdict(busy: &Busy<T>, output: &[u8]) -> Result<(), CommandFailure> {
+        let opcode = busy.opcode;
         let (header, _) =
-            OutputHeader::read_from_prefix(&output).map_err(|_| damaged("no header"))?;
+            OutputHeader::read_from_prefix(output).map_err(|_| CommandFailure::Damaged {
+                opcode,
+                what: "no header",
+            })?;
         match Status(header.status()) {
-            Status::OK => Ok(output),
+            Status::OK => Ok(()),
             status => Err(CommandFailure::Refused(CommandError {
                 opcode,
                 op_mod: busy.op_mod,
@@ -444,5 +500,62 @@ impl<T> Slot<T> {
                 syndrome: header.syndrome(),
             })),
         }
+    }
+
+    fn read(&self, busy: &Busy<T>, verify: bool) -> Result<Vec<u8>, CommandFailure> {
+        let opcode = busy.opcode;
+        let entry = self.entry(busy, verify)?;
+        let mut output = vec![0; busy.output_len];
+        for (to, from) in output.iter_mut().zip(entry.output_inline()) {
+            *to = from;
+        }
+        let token = verify.then_some(busy.token);
+        self.output
+            .read(&mut output, token)
+            .map_err(|e| CommandFailure::Bus {
+                opcode,
+                why: e.to_string(),
+            })?
+            .map_err(|what| CommandFailure::Damaged { opcode, what })?;
+        Self::verdict(busy, &output)?;
+        Ok(output)
+    }
+
+    /// Reads the answer to a MANAGE_PAGES; the pages that came back replace those in `pages`.
+    fn read_pages(
+        &self,
+        busy: &Busy<T>,
+        verify: bool,
+        pages: &mut Vec<u64>,
+    ) -> Result<(), CommandFailure> {
+        let opcode = busy.opcode;
+        let damaged = |what| CommandFailure::Damaged { opcode, what };
+        pages.clear();
+        let entry = self.entry(busy, verify)?;
+        let inline = entry.output_inline();
+        Self::verdict(busy, &inline)?;
+        let (head, _) =
+            ManagePagesOut::read_from_prefix(&inline).map_err(|_| damaged("no header"))?;
+        let room = busy.output_len.saturating_sub(INLINE) / 8;
+        let count = head.output_num_entries() as usize;
+        // Of a GIVE nothing comes back, whatever the field holds.
+        if busy.op_mod != PagesAction::TAKE.0 {
+            return Ok(());
+        }
+        if count > room {
+            return Err(damaged("more pages than asked for"));
+        }
+        let read = self
+            .output
+            .read_words(pages, count, verify.then_some(busy.token))
+            .map_err(|e| CommandFailure::Bus {
+                opcode,
+                why: e.to_string(),
+            })?
+            .map_err(damaged);
+        if read.is_err() {
+            pages.clear();
+        }
+        read
     }
 }

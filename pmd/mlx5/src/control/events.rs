@@ -79,8 +79,7 @@ impl Thread {
         match EventType(entry.event_type()) {
             EventType::CMD => {
                 let slots = CommandEvent::from_bytes(data).vector();
-                let done = self.queue.collect(Some(slots));
-                self.complete_all(done, now);
+                self.collect(Some(slots), now);
             }
             EventType::PAGE_REQUEST => {
                 let request = PageRequestEvent::from_bytes(data);

@@ -4,8 +4,9 @@
 //! call from the control thread itself (out of a link callback) is refused, since it would wait
 //! for itself.
 
+use super::blocks::BlockMaker;
 use super::mailbox::{Job, Mailbox, Reply};
-use super::{Blocks, HEALTH, LOOK, PageJobs, Recovery, Shared, Tag, Thread, Watched};
+use super::{Blocks, HEALTH, LOOK, MAX_DONE, PageJobs, Recovery, Shared, Tag, Thread, Watched};
 use crate::command::{CommandQueue, Request};
 use crate::dma::DmaMemory;
 use crate::eq::EventQueue;
@@ -13,12 +14,13 @@ use crate::error::{CommandFailure, Error};
 use crate::health::Watch;
 use crate::init_segment::InitSegment;
 use crate::link::LinkWatch;
-use crate::pages::{FunctionKey, Outcome, PageCounts, PageServer};
+use crate::pages::{FunctionKey, Outcome, PageCounts, PageOptions, PageReport, PageServer};
 use pollux_bus::{Interrupt, Iova};
 use pollux_prm::command::Command;
 use pollux_prm::layout::Layout;
 use pollux_prm::opcode::Opcode;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
@@ -32,6 +34,7 @@ pub(crate) struct ControlParts {
     pub(crate) queue: Queue,
     pub(crate) interrupts: Vec<Interrupt>,
     pub(crate) blocks: Blocks,
+    pub(crate) pages: PageOptions,
     pub(crate) patience: Duration,
 }
 
@@ -40,13 +43,19 @@ pub(crate) struct Queue(pub(super) CommandQueue<Tag>);
 
 impl Queue {
     /// See [`CommandQueue::new`].
-    pub(crate) fn new(name: &str, segment: &InitSegment, blocks: &Blocks) -> Result<Self, Error> {
+    pub(crate) fn new(
+        name: &str,
+        segment: &InitSegment,
+        blocks: &Blocks,
+        pages: &PageOptions,
+    ) -> Result<Self, Error> {
         let queue = CommandQueue::new(
             name,
             segment.clone(),
             &blocks.domain,
             blocks.node,
             blocks.pages,
+            pages.largest(),
         )?;
         Ok(Self(queue))
     }
@@ -119,6 +128,7 @@ impl Control {
         let mailbox = Arc::new(Mailbox::new()?);
         let shared = Arc::new(Shared::default());
         let now = Instant::now();
+        let memory = BlockMaker::start(parts.blocks, mailbox.kick().clone())?;
         let thread = Thread {
             mailbox: Arc::clone(&mailbox),
             shared: Arc::clone(&shared),
@@ -127,7 +137,7 @@ impl Control {
             waiting: VecDeque::new(),
             eqs: Vec::new(),
             interrupts: parts.interrupts.into_iter().map(Some).collect(),
-            pages: PageServer::new(parts.blocks),
+            pages: PageServer::new(memory, parts.pages),
             page_jobs: PageJobs::default(),
             link: LinkWatch::default(),
             recovery: Recovery::default(),
@@ -136,6 +146,7 @@ impl Control {
             next_look: now + LOOK,
             next_health: now + HEALTH,
             patience: parts.patience,
+            done: Vec::with_capacity(MAX_DONE),
             eager: 0,
             stop: false,
         };
@@ -186,7 +197,13 @@ impl Control {
             return Err(CommandFailure::OnControlThread { opcode });
         }
         let (reply, answer) = sync_channel(1);
-        match self.inner.mailbox.put(Job::Command { request, reply }) {
+        let page_steps = self.inner.shared.page_steps.load(Ordering::Relaxed);
+        let job = Job::Command {
+            request,
+            reply,
+            page_steps,
+        };
+        match self.inner.mailbox.put(job) {
             Ok(()) => Ok(Pending { opcode, answer }),
             Err(_) => Err(CommandFailure::Closed { opcode }),
         }
@@ -272,6 +289,13 @@ impl Control {
     /// What the page server did.
     pub(crate) fn page_counts(&self) -> PageCounts {
         self.ask(|reply| Job::PageCounts { reply })
+            .unwrap_or_default()
+    }
+
+    /// Everything about firmware's pages.
+    pub(crate) fn page_report(&self) -> PageReport {
+        self.ask(|reply| Job::PageReport { reply })
+            .map(|report| *report)
             .unwrap_or_default()
     }
 

@@ -7,7 +7,7 @@ use crate::command::Request;
 use crate::dma::DmaMemory;
 use crate::eq::EventQueue;
 use crate::error::{CommandFailure, Error};
-use crate::pages::{FunctionKey, Outcome, PageCounts};
+use crate::pages::{FunctionKey, Outcome, PageCounts, PageReport};
 use pollux_bus::{BusError, Interrupt};
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
@@ -26,6 +26,8 @@ pub(super) enum Job {
     Command {
         request: Request,
         reply: Reply<Result<Vec<u8>, CommandFailure>>,
+        /// Steps of page service so far.
+        page_steps: u64,
     },
     /// Read and arm this event queue from now on.
     AdoptEq(Box<EventQueue>),
@@ -50,6 +52,8 @@ pub(super) enum Job {
     ForgetPages { reply: Reply<usize> },
     /// Say what the page server did.
     PageCounts { reply: Reply<PageCounts> },
+    /// Say everything about firmware's pages.
+    PageReport { reply: Reply<Box<PageReport>> },
     /// Watch sensors and health counter from now on, or not.
     WatchHealth(bool),
     /// Check signatures of answers.

@@ -39,14 +39,17 @@ use crate::init_segment::InitSegment;
 use crate::link::LinkWatch;
 use crate::pages::PageServer;
 use crate::work_queue;
+use blocks::BlockMaker;
 use mailbox::{Job, Mailbox, Reply};
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use pages::PageJobs;
 use pollux_bus::Interrupt;
+use pollux_prm::opcode::Opcode;
 use recovery::{Case, Order, Recovery};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Entries taken from one event queue in one turn.
@@ -59,12 +62,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 const HEALTH: Duration = Duration::from_secs(1);
 /// Turns without sleeping while a command is polled for.
 const EAGER: u32 = 500;
+/// Commands that may end at once: the queue has no more slots.
+const MAX_DONE: usize = 32;
+/// Interrupt vectors that are used at most.
+const VECTORS: usize = EqKind::ALL.len();
 
 /// What a command in flight is for.
 enum Tag {
     Caller(Reply<Result<Vec<u8>, CommandFailure>>),
     Give,
-    Take { count: u32 },
+    Take,
     LinkState,
     LinkSpeed,
     Recovery(Case),
@@ -74,6 +81,8 @@ struct Waiting {
     request: Request,
     tag: Tag,
     since: Instant,
+    /// Steps of page service at its arrival.
+    page_steps: u64,
 }
 
 struct Thread {
@@ -85,7 +94,7 @@ struct Thread {
     eqs: Vec<EventQueue>,
     /// By vector; nothing where the descriptor failed.
     interrupts: Vec<Option<Interrupt>>,
-    pages: PageServer<Blocks>,
+    pages: PageServer<BlockMaker>,
     page_jobs: PageJobs,
     link: LinkWatch,
     recovery: Recovery,
@@ -94,6 +103,8 @@ struct Thread {
     next_look: Instant,
     next_health: Instant,
     patience: Duration,
+    /// Commands that have ended, while they are dealt with; kept for its room.
+    done: Vec<Completed<Tag>>,
     eager: u32,
     stop: bool,
 }
@@ -107,10 +118,11 @@ impl Thread {
             }
             let mut more = self.drain_events(now);
             self.look(now);
-            self.page_service(now);
             self.ask_link(now);
             self.recover(now);
+            // Commands first: none waits for more than the step that was under way.
             more |= self.post_waiting(now);
+            more |= self.page_service(now);
             if !self.stop {
                 self.sleep(more);
             }
@@ -119,11 +131,16 @@ impl Thread {
 
     fn job(&mut self, job: Job, now: Instant) {
         match job {
-            Job::Command { request, reply } => {
+            Job::Command {
+                request,
+                reply,
+                page_steps,
+            } => {
                 self.waiting.push_back(Waiting {
                     request,
                     tag: Tag::Caller(reply),
                     since: now,
+                    page_steps,
                 });
             }
             Job::AdoptEq(eq) => self.adopt(*eq),
@@ -139,6 +156,7 @@ impl Thread {
                 answer(&reply, held);
             }
             Job::PageCounts { reply } => answer(&reply, self.pages.counts()),
+            Job::PageReport { reply } => answer(&reply, Box::new(self.page_report())),
             Job::WatchHealth(on) => {
                 self.health.count(on, now);
                 self.next_health = now;
@@ -160,13 +178,13 @@ impl Thread {
     /// Looks at entries, deadlines and health when it is time.
     fn look(&mut self, now: Instant) {
         if !self.by_events() {
-            let done = self.queue.collect(None);
-            self.complete_all(done, now);
+            self.collect(None, now);
         }
         if now >= self.next_look {
-            let (done, found) = self.queue.collect_overdue();
-            self.shared.count(|c| &c.lost_events, done.len() as u64);
-            self.complete_all(done, now);
+            let found = self.queue.collect_overdue(&mut self.done);
+            self.shared
+                .count(|c| &c.lost_events, self.done.len() as u64);
+            self.complete_all(now);
             self.next_look = now + if found { LOOK_AGAIN } else { LOOK };
             // A command that takes long is a reason to see whether anybody is there.
             if self.queue.in_flight() > 0 && self.fault.is_none() && !self.segment.answers() {
@@ -178,12 +196,13 @@ impl Thread {
             .next_deadline()
             .is_some_and(|deadline| now >= deadline)
         {
-            let done = self.queue.collect(None);
-            self.shared.count(|c| &c.lost_events, done.len() as u64);
-            self.complete_all(done, now);
-            let expired = self.queue.expire(now);
-            self.shared.count(|c| &c.timeouts, expired.len() as u64);
-            self.complete_all(expired, now);
+            self.queue.collect(None, &mut self.done);
+            self.shared
+                .count(|c| &c.lost_events, self.done.len() as u64);
+            self.complete_all(now);
+            self.queue.expire(now, &mut self.done);
+            self.shared.count(|c| &c.timeouts, self.done.len() as u64);
+            self.complete_all(now);
         }
         if now >= self.next_health {
             self.next_health = now + HEALTH;
@@ -207,8 +226,12 @@ impl Thread {
             self.shared.tell_link(link);
         }
         let now = Instant::now();
-        let done = self.queue.abandon(fault);
-        self.complete_all(done, now);
+        self.queue.abandon(fault, &mut self.done);
+        self.complete_all(now);
+        self.pages.give_up(&CommandFailure::Gone {
+            opcode: Opcode::MANAGE_PAGES,
+            fault,
+        });
         for waiting in std::mem::take(&mut self.waiting) {
             let result = Err(CommandFailure::Gone {
                 opcode: waiting.request.opcode(),
@@ -233,6 +256,7 @@ impl Thread {
             request,
             tag,
             since,
+            page_steps: self.shared.page_steps.load(Ordering::Relaxed),
         });
     }
 
@@ -272,7 +296,11 @@ impl Thread {
                 continue;
             };
             self.eager = 0;
-            if let Err(refused) = self.queue.post(slot, &waiting.request, waiting.tag, now) {
+            let steps = self.shared.page_steps.load(Ordering::Relaxed);
+            let waited = steps.saturating_sub(waiting.page_steps);
+            self.page_jobs.wait_steps = self.page_jobs.wait_steps.max(waited);
+            let order = waiting.request.order();
+            if let Err(refused) = self.queue.post(slot, order, waiting.tag, now) {
                 self.complete(refused, now);
                 more = true;
             }
@@ -280,18 +308,32 @@ impl Thread {
         more
     }
 
-    fn complete_all(&mut self, done: Vec<Completed<Tag>>, now: Instant) {
-        for completed in done {
+    /// Deals with the commands whose entries the device has given back.
+    fn collect(&mut self, only: Option<u32>, now: Instant) {
+        let began = Instant::now();
+        self.queue.collect(only, &mut self.done);
+        if self.done.iter().any(|c| matches!(c.tag, Tag::Take)) {
+            self.pages.spent(began.elapsed());
+        }
+        self.complete_all(now);
+    }
+
+    /// Deals with the commands in `done`.
+    fn complete_all(&mut self, now: Instant) {
+        let mut done = std::mem::take(&mut self.done);
+        for completed in done.drain(..) {
             self.complete(completed, now);
         }
+        // Completing a command completes no other one.
+        self.done = done;
     }
 
     fn complete(&mut self, completed: Completed<Tag>, now: Instant) {
         let Completed { tag, result } = completed;
         match tag {
             Tag::Caller(reply) => answer(&reply, result),
-            Tag::Give => self.pages.gave(result.map(drop)),
-            Tag::Take { count } => self.took(count, result),
+            Tag::Give => self.gave(result.map(drop)),
+            Tag::Take => self.took(result.map(drop)),
             Tag::LinkState => self.link_state(result, now),
             Tag::LinkSpeed => self.link_speed(result, now),
             Tag::Recovery(case) => self.recovered(case, result),
@@ -337,21 +379,24 @@ impl Thread {
         if timeout.is_zero() {
             std::thread::yield_now();
         }
-        let interrupts: Vec<(usize, Interrupt)> = self
-            .interrupts
-            .iter()
-            .enumerate()
-            .filter_map(|(vector, i)| i.clone().map(|i| (vector, i)))
-            .collect();
-        let mut fds = vec![PollFd::new(self.mailbox.kick().as_fd(), PollFlags::POLLIN)];
-        fds.extend(
-            interrupts
-                .iter()
-                .map(|(_, i)| PollFd::new(i.as_fd(), PollFlags::POLLIN)),
-        );
         // Rounded up, so that a deadline has passed when the sleep ends.
         let millis = timeout.as_micros().div_ceil(1000).min(60_000) as u16;
-        match nix::poll::poll(&mut fds, PollTimeout::from(millis)) {
+        let kick = self.mailbox.kick().as_fd();
+        // Where a descriptor is missing, the kick stands twice: its flags are not looked at.
+        let mut fds: [PollFd<'_>; VECTORS + 1] = std::array::from_fn(|at| {
+            let vector = at.checked_sub(1).and_then(|at| self.interrupts.get(at));
+            let fd = match vector {
+                Some(Some(interrupt)) => interrupt.as_fd(),
+                _ => kick,
+            };
+            PollFd::new(fd, PollFlags::POLLIN)
+        });
+        let there = (self.interrupts.len() + 1).min(fds.len());
+        let polled = nix::poll::poll(
+            fds.get_mut(..there).unwrap_or_default(),
+            PollTimeout::from(millis),
+        );
+        match polled {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(error) => {
                 tracing::error!(%error, "poll; going on by the clock");
@@ -360,18 +405,19 @@ impl Thread {
             }
         }
         let bad = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
-        let found: Vec<PollFlags> = fds
-            .iter()
-            .skip(1)
-            .map(|fd| fd.revents().unwrap_or(bad))
-            .collect();
-        drop(fds);
-        for ((vector, interrupt), flags) in interrupts.iter().zip(found) {
+        let found: [PollFlags; VECTORS] = std::array::from_fn(|vector| {
+            let fd = fds.get(vector + 1).filter(|_| vector + 1 < there);
+            fd.map_or(PollFlags::empty(), |fd| fd.revents().unwrap_or(bad))
+        });
+        for (vector, flags) in found.into_iter().enumerate() {
+            let Some(Some(interrupt)) = self.interrupts.get(vector) else {
+                continue;
+            };
             if flags.intersects(bad) {
-                self.drop_interrupt(*vector);
+                self.drop_interrupt(vector);
             } else if flags.contains(PollFlags::POLLIN) {
                 interrupt.take();
-                self.fired(*vector);
+                self.fired(vector);
             }
         }
     }
@@ -403,6 +449,7 @@ impl Thread {
             self.queue.next_deadline(),
             self.link.next_question(),
             self.page_jobs.due(),
+            self.pages.due(),
         ];
         due = others.into_iter().flatten().fold(due, Instant::min);
         due.saturating_duration_since(now)

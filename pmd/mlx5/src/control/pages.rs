@@ -1,19 +1,22 @@
 //! Page service: requests of firmware, of the bring-up and of the teardown, one MANAGE_PAGES at a
-//! time in the slot that is kept for it.
+//! time in the slot that is kept for it, one step in a turn of the control thread.
 
 use super::mailbox::Reply;
 use super::{Tag, Thread, answer};
-use crate::command::Request;
+use crate::command::{Completed, Order};
 use crate::error::CommandFailure;
-use crate::pages::{FunctionKey, Outcome, Step};
+use crate::pages::{FunctionKey, Outcome, PageReport, Step};
 use pollux_prm::command::Command;
-use pollux_prm::commands::pages::{ManagePages, ManagePagesOut, PagesAction};
-use pollux_prm::opcode::Opcode;
+use pollux_prm::commands::pages::{ManagePages, PagesAction};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 /// Time between two tries while it returns none.
 const RETRY: Duration = Duration::from_millis(10);
+/// Firmware that returns a few pages whenever patience is nearly over is given up after so many
+/// times that patience.
+const ROUNDS: u32 = 12;
 
 struct Reclaim {
     reply: Reply<Vec<(FunctionKey, usize)>>,
@@ -21,6 +24,7 @@ struct Reclaim {
     progress: Instant,
     retry: Option<Instant>,
     patience: Duration,
+    end: Instant,
 }
 
 /// Who waits for page service.
@@ -29,6 +33,8 @@ pub(super) struct PageJobs {
     startups: Vec<(u64, Reply<Outcome>)>,
     next: u64,
     reclaim: Option<Reclaim>,
+    /// Most steps that began while a command waited to be posted.
+    pub(super) wait_steps: u64,
 }
 
 impl PageJobs {
@@ -52,50 +58,40 @@ impl Thread {
         reply: Reply<Vec<(FunctionKey, usize)>>,
         now: Instant,
     ) {
-        let held = self.pages.reclaim_all();
+        self.pages.reclaim_all();
         self.page_jobs.reclaim = Some(Reclaim {
             reply,
-            held,
+            held: self.pages.held(),
             progress: now,
             retry: None,
             patience,
+            end: now + patience * ROUNDS,
         });
     }
 
-    /// One step, if the slot is free.
-    pub(super) fn page_service(&mut self, now: Instant) {
-        while self.queue.free_pages_slot().is_some() || self.fault.is_some() {
-            let Some(step) = self.pages.next_step() else {
-                break;
-            };
-            let request = match self.manage_pages(&step) {
-                Ok(request) => request,
-                Err(error) => {
-                    tracing::error!(%error, "MANAGE_PAGES cannot be written");
-                    break;
+    pub(super) fn page_report(&self) -> PageReport {
+        PageReport {
+            mailboxes: self.queue.pages_mailboxes(),
+            command_wait_steps: self.page_jobs.wait_steps,
+            ..self.pages.report()
+        }
+    }
+
+    /// One step. True when there is more to do that needs no event.
+    pub(super) fn page_service(&mut self, now: Instant) -> bool {
+        self.pages.trim(now);
+        let mut more = false;
+        if self.fault.is_none() && (self.queue.free_pages_slot().is_some() || self.pages.is_busy())
+        {
+            let began = Instant::now();
+            match self.pages.next_step() {
+                Some(Step::Freed) => more = true,
+                Some(step) => {
+                    self.shared.page_steps.fetch_add(1, Ordering::Relaxed);
+                    // One that was not posted has ended, and the next one may come.
+                    more = !self.post_step(step, began);
                 }
-            };
-            let tag = match step {
-                Step::Give { .. } | Step::CantGive { .. } => Tag::Give,
-                Step::Take { count, .. } => Tag::Take { count },
-            };
-            let done = match (self.fault, self.queue.free_pages_slot()) {
-                (Some(fault), _) => {
-                    let opcode = Opcode::MANAGE_PAGES;
-                    Some(crate::command::Completed {
-                        tag,
-                        result: Err(CommandFailure::Gone { opcode, fault }),
-                    })
-                }
-                (None, Some(slot)) => {
-                    self.eager = 0;
-                    self.queue.post(slot, &request, tag, now).err()
-                }
-                (None, None) => None,
-            };
-            match done {
-                Some(failed) => self.complete(failed, now),
-                None => break,
+                None => {}
             }
         }
         for (ticket, outcome) in self.pages.take_outcomes() {
@@ -106,6 +102,69 @@ impl Thread {
             }
         }
         self.reclaim_progress(now);
+        more
+    }
+
+    /// Posts a step's command; false when it failed at once.
+    fn post_step(&mut self, step: Step, began: Instant) -> bool {
+        let (action, key, count) = match step {
+            Step::Give(key) => (PagesAction::GIVE, key, self.pages.outgoing().len() as u32),
+            Step::CantGive(key) => (PagesAction::CANT_GIVE, key, 0),
+            Step::Take { key, count } => (PagesAction::TAKE, key, count),
+            Step::Freed => return true,
+        };
+        let mut head = ManagePages::request();
+        head.set_op_mod(action.0)
+            .set_embedded_cpu_function(key.embedded)
+            .set_function_id(key.function)
+            .set_input_num_entries(count);
+        let (pages, returned, tag) = match step {
+            Step::Give(_) => (self.pages.outgoing(), 0, Tag::Give),
+            Step::Take { .. } => (&[][..], count as usize, Tag::Take),
+            _ => (&[][..], 0, Tag::Give),
+        };
+        let order = Order {
+            head: head.as_bytes(),
+            pages,
+            output_len: ManagePages::output_len(returned),
+            patience: self.patience,
+        };
+        self.eager = 0;
+        let posted = match self.queue.free_pages_slot() {
+            Some(slot) => self.queue.post(slot, order, tag, began),
+            // Not reached: the slot was free when the step was made.
+            None => Err(Completed {
+                tag,
+                result: Err(CommandFailure::NoSlot {
+                    opcode: ManagePages::OPCODE,
+                    waited: Duration::ZERO,
+                }),
+            }),
+        };
+        self.pages.spent(began.elapsed());
+        match posted {
+            Ok(()) => true,
+            Err(failed) => {
+                self.complete(failed, began);
+                false
+            }
+        }
+    }
+
+    /// A GIVE or CANT_GIVE has ended.
+    pub(super) fn gave(&mut self, result: Result<(), CommandFailure>) {
+        let began = Instant::now();
+        let of = self.pages.gave(result);
+        self.pages.step_over(of, began.elapsed());
+    }
+
+    /// A TAKE has ended; its pages are in the command queue's buffer. `read` is the time that
+    /// bringing them there took.
+    pub(super) fn took(&mut self, result: Result<(), CommandFailure>) {
+        let began = Instant::now();
+        let pages = result.map(|()| self.queue.returned());
+        let of = self.pages.took(pages);
+        self.pages.step_over(of, began.elapsed());
     }
 
     /// Ends a reclaim, or tries again when firmware has come back with nothing.
@@ -119,16 +178,16 @@ impl Thread {
         if reclaim.retry.is_some_and(|at| now < at) {
             return;
         }
-        let holders = self.pages.holders();
-        let held: usize = holders.iter().map(|(_, held)| held).sum();
+        let held = self.pages.held();
         if held < reclaim.held {
             reclaim.held = held;
             reclaim.progress = now;
         }
-        let late = now.saturating_duration_since(reclaim.progress) >= reclaim.patience;
+        let late = now.saturating_duration_since(reclaim.progress) >= reclaim.patience
+            || now >= reclaim.end;
         if held == 0 || late || self.fault.is_some() || self.queue.pages_slot_lost() {
             if let Some(reclaim) = self.page_jobs.reclaim.take() {
-                answer(&reclaim.reply, holders);
+                answer(&reclaim.reply, self.pages.holders());
             }
             return;
         }
@@ -136,57 +195,4 @@ impl Thread {
         reclaim.retry = Some(if empty_handed { now + RETRY } else { now });
         self.pages.reclaim_all();
     }
-
-    fn manage_pages(&self, step: &Step) -> Result<Request, crate::error::Error> {
-        let mut input = ManagePages::request();
-        let (action, key, count, pages): (_, _, _, &[u64]) = match step {
-            Step::Give { key, pages } => (PagesAction::GIVE, key, pages.len() as u32, pages),
-            Step::CantGive { key } => (PagesAction::CANT_GIVE, key, 0, &[]),
-            Step::Take { key, count } => (PagesAction::TAKE, key, *count, &[]),
-        };
-        input
-            .set_op_mod(action.0)
-            .set_embedded_cpu_function(key.embedded)
-            .set_function_id(key.function)
-            .set_input_num_entries(count);
-        let mut bytes = Vec::with_capacity(ManagePages::input_len(pages.len()));
-        bytes.extend(input.as_bytes());
-        pages
-            .iter()
-            .for_each(|page| bytes.extend(page.to_be_bytes()));
-        let returned = if action == PagesAction::TAKE {
-            count as usize
-        } else {
-            0
-        };
-        Ok(Request {
-            input: bytes,
-            output_len: ManagePages::output_len(returned),
-            patience: self.patience,
-        })
-    }
-
-    pub(super) fn took(&mut self, count: u32, result: Result<Vec<u8>, CommandFailure>) {
-        let pages = result.and_then(|output| returned_pages(&output, count));
-        self.pages.took(pages.as_deref().map_err(Clone::clone));
-    }
-}
-
-/// The addresses in the answer to a TAKE of `count` pages.
-fn returned_pages(output: &[u8], count: u32) -> Result<Vec<u64>, CommandFailure> {
-    let damaged = |what| CommandFailure::Damaged {
-        opcode: Opcode::MANAGE_PAGES,
-        what,
-    };
-    let (head, tail) =
-        ManagePagesOut::read_from_prefix(output).map_err(|_| damaged("no header"))?;
-    let returned = head.output_num_entries();
-    if returned > count {
-        return Err(damaged("more pages than asked for"));
-    }
-    Ok(tail
-        .chunks_exact(8)
-        .take(returned as usize)
-        .filter_map(|bytes| bytes.try_into().ok().map(u64::from_be_bytes))
-        .collect())
 }

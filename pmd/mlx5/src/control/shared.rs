@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     callback: Mutex<Option<LinkCallback>>,
     fault: Mutex<Option<Fault>>,
     counts: Counts,
+    /// Steps of page service begun so far.
+    pub(super) page_steps: AtomicU64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

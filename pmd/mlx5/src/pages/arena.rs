@@ -1,271 +1,605 @@
-//! Page memory for firmware: 4 KiB pages cut from larger blocks, with their owners.
+//! Page memory for firmware: 4 KiB pages cut from hugepages, each with its owner.
 //!
-//! Giving out and taking back a page is constant work (plus the search for its block among few).
-//! A page is free, on its way (a GIVE carries it), or held. Control thread only.
+//! Memory comes in blocks of several hugepages (2 MiB each, here called chunks; on systems without
+//! free hugepages they are made of ordinary pages). A page is handed out and given back in constant
+//! time: chunks with free pages stand in a list, a chunk's free pages in a bitmap, and an address
+//! finds its chunk by one probe of a table. Chunks in use are filled up before empty ones, so that
+//! empty ones stay whole. Nothing is allocated unless a block is added or a new owner appears.
+//!
+//! An owner is a number; 0 is nobody. Control thread only.
 
-use super::FunctionKey;
-use pollux_mempool::FIRMWARE_PAGE;
-use std::collections::BTreeMap;
+use super::index::{Index, LOG_CHUNK};
 
-const PAGE: u64 = FIRMWARE_PAGE as u64;
+/// Bytes of a chunk.
+pub(super) const CHUNK: u64 = 1 << LOG_CHUNK;
+/// Pages of a chunk.
+pub(super) const CHUNK_PAGES: usize = 512;
+const LOG_PAGE: u32 = 12;
+const WORDS: usize = CHUNK_PAGES / 64;
+const NONE: u32 = u32::MAX;
 
-/// Where blocks come from.
-pub(crate) trait PageMemory {
-    /// What keeps a block mapped.
-    type Block;
+/// Owner of a page that is with nobody.
+pub(super) const FREE: u16 = 0;
+/// Owner of a page about which nobody knows whether firmware has it: never given again.
+pub(super) const LIMBO: u16 = u16::MAX;
 
-    /// A block of at least `pages` pages (fewer when that much is not to be had at once): its
-    /// holder, its device address, its pages.
-    ///
-    /// # Errors
-    /// Why there is none, in words.
-    fn block(&mut self, pages: usize) -> Result<(Self::Block, u64, usize), String>;
+/// Why an address that came back cannot be freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrong {
+    /// Not a multiple of the page size.
+    Misaligned,
+    /// Not in any page that is ours to give.
+    NotOurs,
+    /// Free: it came back before, or was never given.
+    Free,
+    /// With somebody else.
+    Others,
 }
 
-/// Why pages could not be had, in words.
-#[derive(Debug)]
-pub(crate) struct ArenaError(pub(crate) String);
+impl Wrong {
+    /// In words.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Misaligned => "misaligned",
+            Self::NotOurs => "never given",
+            Self::Free => "given back before, or never given",
+            Self::Others => "with another function",
+        }
+    }
+}
 
-const FREE: u16 = 0;
-/// Set while a GIVE carries the page.
-const ON_ITS_WAY: u16 = 0x8000;
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Full,
+    Partial,
+    Empty,
+}
+
+struct Chunk {
+    base: u64,
+    block: u32,
+    /// Pages that can be handed out at all.
+    usable: u16,
+    free: u16,
+    /// Set bits are free pages.
+    map: [u64; WORDS],
+    place: Place,
+    before: u32,
+    behind: u32,
+}
 
 struct Block<B> {
     /// Keeps the memory mapped.
-    _memory: B,
-    /// Owner of each page: [`FREE`], or the function's number, perhaps [`ON_ITS_WAY`].
+    memory: B,
+    chunks: Box<[u32]>,
+    /// Chunks that are not empty.
+    used: u32,
+}
+
+/// All page memory of one control thread; `B` keeps a block mapped.
+pub(super) struct Arena<B> {
+    blocks: Vec<Option<Block<B>>>,
+    chunks: Vec<Chunk>,
+    /// Owner of each page, chunk by chunk.
     owners: Vec<u16>,
-    /// Free pages, by index; the last one is the next to go.
-    free: Vec<u32>,
-}
-
-struct Holder {
-    key: FunctionKey,
-    held: usize,
-}
-
-/// All page memory of one control thread.
-pub(crate) struct Arena<M: PageMemory> {
-    memory: M,
-    /// Blocks by device address.
-    blocks: BTreeMap<u64, Block<M::Block>>,
-    /// Blocks that may have free pages.
-    open: Vec<u64>,
+    index: Index,
+    /// Chunk numbers of blocks that were released.
+    vacant: Vec<u32>,
+    /// First chunk in each list.
+    partial: u32,
+    empty: u32,
     free: usize,
-    /// Function number n is `holders[n - 1]`.
-    holders: Vec<Holder>,
+    /// Blocks all of whose chunks are empty, and pages of all blocks.
+    idle_blocks: usize,
+    pages: usize,
 }
 
-impl<M: PageMemory> std::fmt::Debug for Arena<M> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Arena")
-            .field("blocks", &self.blocks.len())
-            .field("free", &self.free)
-            .field("held", &self.held_total())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<M: PageMemory> Arena<M> {
-    pub(crate) fn new(memory: M) -> Self {
+impl<B> Arena<B> {
+    pub(super) fn new() -> Self {
         Self {
-            memory,
-            blocks: BTreeMap::new(),
-            open: Vec::new(),
+            blocks: Vec::new(),
+            chunks: Vec::new(),
+            owners: Vec::new(),
+            index: Index::default(),
+            vacant: Vec::new(),
+            partial: NONE,
+            empty: NONE,
             free: 0,
-            holders: Vec::new(),
+            idle_blocks: 0,
+            pages: 0,
         }
     }
 
-    /// Pages that `key` holds.
-    pub(crate) fn held(&self, key: FunctionKey) -> usize {
-        self.holders
-            .iter()
-            .find(|h| h.key == key)
-            .map_or(0, |h| h.held)
+    /// Pages that can be handed out now.
+    pub(super) fn free(&self) -> usize {
+        self.free
     }
 
-    /// Pages that firmware holds.
-    pub(crate) fn held_total(&self) -> usize {
-        self.holders.iter().map(|h| h.held).sum()
+    /// Pages of all blocks.
+    pub(super) fn pages(&self) -> usize {
+        self.pages
     }
 
-    /// Who holds pages, and how many.
-    pub(crate) fn holders(&self) -> Vec<(FunctionKey, usize)> {
-        self.holders
-            .iter()
-            .filter(|h| h.held > 0)
-            .map(|h| (h.key, h.held))
-            .collect()
+    /// Blocks.
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks.iter().flatten().count()
     }
 
-    /// Takes `count` pages for `key`; they are on their way until [`commit`](Self::commit) or
-    /// [`cancel`](Self::cancel).
-    pub(crate) fn take(&mut self, key: FunctionKey, count: u32) -> Result<Vec<u64>, ArenaError> {
-        let count = count as usize;
-        while self.free < count {
-            self.grow(count - self.free)?;
-        }
-        let owner = self.number(key)? | ON_ITS_WAY;
-        let mut pages = Vec::with_capacity(count);
-        while pages.len() < count {
-            let Some(&base) = self.open.last() else { break };
-            let Some(block) = self.blocks.get_mut(&base) else {
-                self.open.pop();
-                continue;
-            };
-            let Some(index) = block.free.pop() else {
-                self.open.pop();
-                continue;
-            };
-            if let Some(page) = block.owners.get_mut(index as usize) {
-                *page = owner;
+    /// Blocks of which no page is out.
+    pub(super) fn idle_blocks(&self) -> usize {
+        self.idle_blocks
+    }
+
+    /// Adds a block of `pages` pages from device address `base` on; what is not a whole, aligned
+    /// chunk is left unused. Returns the usable pages; with none of them the block is dropped.
+    pub(super) fn add(&mut self, memory: B, base: u64, pages: usize) -> usize {
+        let end = base.saturating_add((pages as u64) << LOG_PAGE);
+        let first = base.next_multiple_of(CHUNK);
+        let count = (end.saturating_sub(first) >> LOG_CHUNK) as usize;
+        let number = match self.blocks.iter().position(Option::is_none) {
+            Some(vacant) => vacant,
+            None => {
+                self.blocks.push(None);
+                self.blocks.len() - 1
             }
-            self.free -= 1;
-            pages.push(base + u64::from(index) * PAGE);
-        }
-        Ok(pages)
-    }
-
-    /// Firmware has the pages.
-    pub(crate) fn commit(&mut self, pages: &[u64]) {
-        for page in pages {
-            let Some((_, _, owner)) = self.find(*page) else {
-                continue;
-            };
-            if *owner & ON_ITS_WAY != 0 {
-                *owner &= !ON_ITS_WAY;
-                let number = *owner;
-                self.count(number, 1);
-            }
-        }
-    }
-
-    /// Firmware has not got the pages.
-    pub(crate) fn cancel(&mut self, pages: &[u64]) {
-        for page in pages {
-            if self
-                .find(*page)
-                .is_some_and(|(_, _, owner)| *owner & ON_ITS_WAY != 0)
-            {
-                self.free_page(*page);
-            }
-        }
-    }
-
-    /// Firmware has returned a page of `key`; false when `key` does not hold it.
-    pub(crate) fn give_back(&mut self, key: FunctionKey, page: u64) -> bool {
-        let Ok(number) = self.number(key) else {
-            return false;
         };
-        let held = self
-            .find(page)
-            .is_some_and(|(_, _, owner)| *owner == number);
-        if held {
-            self.count(number, -1);
-            self.free_page(page);
-        }
-        held
-    }
-
-    /// Frees all that `key` holds; pages on their way stay so. Returns how many.
-    pub(crate) fn release_all(&mut self, key: FunctionKey) -> usize {
-        let Some(at) = self.holders.iter().position(|h| h.key == key) else {
-            return 0;
-        };
-        let number = at as u16 + 1;
-        let mut freed = 0;
-        for (base, block) in &mut self.blocks {
-            let before = freed;
-            for (index, owner) in block.owners.iter_mut().enumerate() {
-                if *owner == number {
-                    *owner = FREE;
-                    block.free.push(index as u32);
-                    freed += 1;
+        let mut chunks = Vec::with_capacity(count);
+        let mut usable = 0;
+        for base in (0..count as u64).map(|n| first + n * CHUNK) {
+            if self.index.find(base).is_some() {
+                // Two blocks at one address: the domain never does that.
+                tracing::error!(base, "page memory at an address that is in use; left alone");
+                continue;
+            }
+            let mut map = [u64::MAX; WORDS];
+            // Firmware takes no page at address 0.
+            if base == 0 {
+                if let Some(word) = map.first_mut() {
+                    *word &= !1;
                 }
             }
-            if freed > before && !self.open.contains(base) {
-                self.open.push(*base);
+            let free = CHUNK_PAGES as u16 - u16::from(base == 0);
+            let chunk = Chunk {
+                base,
+                block: number as u32,
+                usable: free,
+                free,
+                map,
+                place: Place::Full,
+                before: NONE,
+                behind: NONE,
+            };
+            let at = match self.vacant.pop() {
+                Some(at) => {
+                    if let Some(slot) = self.chunks.get_mut(at as usize) {
+                        *slot = chunk;
+                    }
+                    at
+                }
+                None => {
+                    self.chunks.push(chunk);
+                    self.owners.resize(self.chunks.len() * CHUNK_PAGES, FREE);
+                    self.chunks.len() as u32 - 1
+                }
+            };
+            self.index.insert(base, at);
+            self.enlist(at, Place::Empty);
+            chunks.push(at);
+            usable += usize::from(free);
+        }
+        if usable > 0 {
+            if let Some(slot) = self.blocks.get_mut(number) {
+                *slot = Some(Block {
+                    memory,
+                    chunks: chunks.into(),
+                    used: 0,
+                });
+            }
+            self.idle_blocks += 1;
+            self.free += usable;
+            self.pages += usable;
+        }
+        usable
+    }
+
+    /// Takes a block of which no page is out, to be unmapped.
+    pub(super) fn remove_idle(&mut self) -> Option<B> {
+        let at = self
+            .blocks
+            .iter()
+            .rposition(|block| block.as_ref().is_some_and(|block| block.used == 0))?;
+        let block = self.blocks.get_mut(at)?.take()?;
+        for &chunk in &block.chunks {
+            self.delist(chunk);
+            if let Some(there) = self.chunks.get_mut(chunk as usize) {
+                self.index.remove(there.base);
+                self.free -= usize::from(there.usable);
+                self.pages -= usize::from(there.usable);
+                // Nobody finds it, and it has nothing to hand out.
+                (there.usable, there.free, there.map) = (0, 0, [0; WORDS]);
+            }
+            self.vacant.push(chunk);
+        }
+        self.idle_blocks -= 1;
+        Some(block.memory)
+    }
+
+    fn list(&mut self, place: Place) -> Option<&mut u32> {
+        match place {
+            Place::Full => None,
+            Place::Partial => Some(&mut self.partial),
+            Place::Empty => Some(&mut self.empty),
+        }
+    }
+
+    fn enlist(&mut self, at: u32, place: Place) {
+        let head = self
+            .list(place)
+            .map_or(NONE, |head| std::mem::replace(head, at));
+        if let Some(chunk) = self.chunks.get_mut(at as usize) {
+            chunk.place = place;
+            chunk.before = NONE;
+            chunk.behind = head;
+        }
+        if let Some(behind) = self.chunks.get_mut(head as usize) {
+            behind.before = at;
+        }
+    }
+
+    fn delist(&mut self, at: u32) {
+        let Some(chunk) = self.chunks.get_mut(at as usize) else {
+            return;
+        };
+        let (before, behind, place) = (chunk.before, chunk.behind, chunk.place);
+        if place == Place::Full {
+            // In no list: its links are of another time.
+            return;
+        }
+        chunk.place = Place::Full;
+        if let Some(before) = self.chunks.get_mut(before as usize) {
+            before.behind = behind;
+        } else if let Some(head) = self.list(place) {
+            *head = behind;
+        }
+        if let Some(behind) = self.chunks.get_mut(behind as usize) {
+            behind.before = before;
+        }
+    }
+
+    /// Puts a chunk into the list that its free pages ask for.
+    fn settle(&mut self, at: u32) {
+        let Some(chunk) = self.chunks.get(at as usize) else {
+            return;
+        };
+        let place = match chunk.free {
+            0 => Place::Full,
+            free if free == chunk.usable => Place::Empty,
+            _ => Place::Partial,
+        };
+        if place == chunk.place {
+            return;
+        }
+        let (was_empty, block) = (chunk.place == Place::Empty, chunk.block as usize);
+        self.delist(at);
+        if place != Place::Full {
+            self.enlist(at, place);
+        }
+        if let Some(Some(block)) = self.blocks.get_mut(block) {
+            if was_empty {
+                self.idle_blocks -= usize::from(block.used == 0);
+                block.used += 1;
+            } else if place == Place::Empty {
+                block.used -= 1;
+                self.idle_blocks += usize::from(block.used == 0);
             }
         }
-        self.free += freed;
-        if let Some(holder) = self.holders.get_mut(at) {
-            holder.held = 0;
+    }
+
+    /// Hands `count` pages to `owner` and appends their addresses to `out`; at most
+    /// [`free`](Self::free).
+    pub(super) fn take(&mut self, owner: u16, count: usize, out: &mut Vec<u64>) {
+        let mut left = count.min(self.free);
+        self.free -= left;
+        while left > 0 {
+            let at = if self.partial == NONE {
+                self.empty
+            } else {
+                self.partial
+            };
+            let first = at as usize * CHUNK_PAGES;
+            let (Some(chunk), Some(owners)) = (
+                self.chunks.get_mut(at as usize),
+                self.owners.get_mut(first..first + CHUNK_PAGES),
+            ) else {
+                return;
+            };
+            for ((word, bits), owners) in
+                chunk.map.iter_mut().enumerate().zip(owners.chunks_mut(64))
+            {
+                while *bits != 0 && left > 0 {
+                    let bit = bits.trailing_zeros();
+                    *bits &= *bits - 1;
+                    if let Some(place) = owners.get_mut(bit as usize) {
+                        *place = owner;
+                    }
+                    out.push(chunk.base + (((word as u64) << 6 | u64::from(bit)) << LOG_PAGE));
+                    chunk.free -= 1;
+                    left -= 1;
+                }
+            }
+            self.settle(at);
         }
-        freed
+    }
+
+    /// Frees the pages of `pages` that `owner` has, or nobody knows who; `refuse` is told of every
+    /// other address. Returns how many were freed of either kind.
+    pub(super) fn give_back(
+        &mut self,
+        owner: u16,
+        pages: &[u64],
+        mut refuse: impl FnMut(u64, Wrong),
+    ) -> (usize, usize) {
+        let (mut freed, mut unsure) = (0, 0);
+        let mut rest = pages;
+        while let Some(&address) = rest.first() {
+            // Neighbours lie in one chunk: found once, settled once.
+            let run = rest
+                .iter()
+                .take_while(|page| **page >> LOG_CHUNK == address >> LOG_CHUNK)
+                .count();
+            let (these, others) = rest.split_at(run);
+            rest = others;
+            let Some(at) = self.index.find(address) else {
+                for page in these {
+                    refuse(*page, misaligned(*page).unwrap_or(Wrong::NotOurs));
+                }
+                continue;
+            };
+            let first = at as usize * CHUNK_PAGES;
+            let (Some(chunk), Some(owners)) = (
+                self.chunks.get_mut(at as usize),
+                self.owners.get_mut(first..first + CHUNK_PAGES),
+            ) else {
+                continue;
+            };
+            let before = chunk.free;
+            for page in these {
+                let inside = (*page >> LOG_PAGE) as usize & (CHUNK_PAGES - 1);
+                let place = owners.get_mut(inside);
+                let good = *page & 0xfff == 0;
+                match (place, chunk.map.get_mut(inside / 64)) {
+                    (Some(place), Some(bits))
+                        if good && *place != FREE && (*place == owner || *place == LIMBO) =>
+                    {
+                        unsure += usize::from(*place == LIMBO);
+                        *place = FREE;
+                        *bits |= 1 << (inside % 64);
+                        chunk.free += 1;
+                    }
+                    (Some(place), _) => {
+                        let wrong = match *place {
+                            FREE => Wrong::Free,
+                            _ => Wrong::Others,
+                        };
+                        refuse(*page, misaligned(*page).unwrap_or(wrong));
+                    }
+                    (None, _) => {}
+                }
+            }
+            freed += usize::from(chunk.free - before);
+            self.settle(at);
+        }
+        self.free += freed;
+        (freed - unsure, unsure)
+    }
+
+    /// Makes pages another owner's.
+    pub(super) fn pass_on(&mut self, pages: &[u64], from: u16, to: u16) {
+        for page in pages {
+            let Some(at) = self.index.find(*page) else {
+                continue;
+            };
+            let inside = (*page >> LOG_PAGE) as usize & (CHUNK_PAGES - 1);
+            if let Some(place) = self.owners.get_mut(at as usize * CHUNK_PAGES + inside) {
+                if *place == from {
+                    *place = to;
+                }
+            }
+        }
+    }
+
+    /// One slice of freeing all that `owner` has, from chunk `from` on: at most `pages` pages (and
+    /// the rest of a chunk), at most `chunks` chunks looked at. Returns the pages freed and the
+    /// chunk to go on with, nothing at the end.
+    pub(super) fn sweep(
+        &mut self,
+        owner: u16,
+        from: usize,
+        pages: usize,
+        chunks: usize,
+    ) -> (usize, Option<usize>) {
+        let mut freed = 0;
+        let end = self.chunks.len();
+        for at in from..end {
+            if freed >= pages || at - from >= chunks {
+                return (freed, Some(at));
+            }
+            let first = at * CHUNK_PAGES;
+            let (Some(chunk), Some(owners)) = (
+                self.chunks.get_mut(at),
+                self.owners.get_mut(first..first + CHUNK_PAGES),
+            ) else {
+                break;
+            };
+            // Nearly always all or nothing, and the look is vectorized.
+            if !owners.contains(&owner) {
+                continue;
+            }
+            let before = chunk.free;
+            for (bits, owners) in chunk.map.iter_mut().zip(owners.chunks_mut(64)) {
+                for (bit, place) in owners.iter_mut().enumerate() {
+                    if *place == owner {
+                        *place = FREE;
+                        *bits |= 1 << bit;
+                        chunk.free += 1;
+                    }
+                }
+            }
+            let here = usize::from(chunk.free - before);
+            self.free += here;
+            freed += here;
+            self.settle(at as u32);
+        }
+        (freed, None)
+    }
+
+    /// Panics unless bitmaps, owners, counts and lists agree.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let mut free = 0;
+        for (at, chunk) in self.chunks.iter().enumerate() {
+            if chunk.usable == 0 {
+                continue;
+            }
+            let owners = &self.owners[at * CHUNK_PAGES..][..CHUNK_PAGES];
+            let bits: u32 = chunk.map.iter().map(|word| word.count_ones()).sum();
+            assert_eq!(bits, u32::from(chunk.free), "chunk {at}");
+            for (page, owner) in owners.iter().enumerate() {
+                let bit = chunk.map[page / 64] >> (page % 64) & 1 == 1;
+                let never = chunk.base == 0 && page == 0;
+                assert_eq!(bit, *owner == FREE && !never, "page {page} of chunk {at}");
+            }
+            free += usize::from(chunk.free);
+        }
+        assert_eq!(free, self.free);
+        for (head, place) in [(self.partial, Place::Partial), (self.empty, Place::Empty)] {
+            let (mut at, mut before, mut steps) = (head, NONE, 0);
+            while at != NONE {
+                let chunk = &self.chunks[at as usize];
+                assert!(
+                    chunk.place == place && chunk.before == before,
+                    "list of {at}"
+                );
+                (before, at) = (at, chunk.behind);
+                steps += 1;
+                assert!(steps <= self.chunks.len(), "a list in a circle");
+            }
+        }
     }
 
     /// Drops every block.
-    pub(crate) fn clear(&mut self) {
-        self.blocks.clear();
-        self.open.clear();
-        self.holders.clear();
-        self.free = 0;
+    pub(super) fn clear(&mut self) {
+        *self = Self::new();
+    }
+}
+
+fn misaligned(page: u64) -> Option<Wrong> {
+    (page & 0xfff != 0).then_some(Wrong::Misaligned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arena(chunks: u64) -> Arena<u64> {
+        let mut arena = Arena::new();
+        for n in 0..chunks {
+            assert_eq!(arena.add(n, (n + 1) * CHUNK, CHUNK_PAGES), CHUNK_PAGES);
+        }
+        arena
     }
 
-    fn grow(&mut self, pages: usize) -> Result<(), ArenaError> {
-        let (memory, base, pages) = self.memory.block(pages).map_err(ArenaError)?;
-        // Firmware takes no page at address 0; descending, so that ascending addresses go out.
-        let free: Vec<u32> = (0..pages as u32)
-            .rev()
-            .filter(|i| base != 0 || *i != 0)
-            .collect();
-        if free.is_empty() {
-            return Err(ArenaError("a block without a usable page".into()));
-        }
-        self.free += free.len();
-        let block = Block {
-            _memory: memory,
-            owners: vec![FREE; pages],
-            free,
-        };
-        self.blocks.insert(base, block);
-        self.open.push(base);
-        Ok(())
+    fn take(arena: &mut Arena<u64>, owner: u16, count: usize) -> Vec<u64> {
+        let mut out = Vec::new();
+        arena.take(owner, count, &mut out);
+        assert_eq!(out.len(), count);
+        out
     }
 
-    fn number(&mut self, key: FunctionKey) -> Result<u16, ArenaError> {
-        if let Some(at) = self.holders.iter().position(|h| h.key == key) {
-            return Ok(at as u16 + 1);
-        }
-        if self.holders.len() + 1 >= usize::from(ON_ITS_WAY) {
-            return Err(ArenaError(format!(
-                "{} functions hold pages already",
-                self.holders.len()
-            )));
-        }
-        self.holders.push(Holder { key, held: 0 });
-        Ok(self.holders.len() as u16)
+    #[test]
+    fn a_block_that_is_not_aligned_gives_its_whole_chunks() {
+        let mut arena = Arena::new();
+        assert_eq!(arena.add((), CHUNK + 4096, 1022), 0, "no whole chunk");
+        assert_eq!(arena.blocks(), 0);
+        assert_eq!(arena.add((), CHUNK + 4096, 1023), 512);
+        let mut out = Vec::new();
+        arena.take(1, 512, &mut out);
+        assert_eq!((out[0], out[511]), (2 * CHUNK, 3 * CHUNK - 4096));
     }
 
-    fn count(&mut self, number: u16, by: isize) {
-        if let Some(holder) = self.holders.get_mut(usize::from(number).wrapping_sub(1)) {
-            holder.held = holder.held.saturating_add_signed(by);
-        }
+    #[test]
+    fn chunks_in_use_are_filled_before_empty_ones() {
+        let mut arena = arena(3);
+        let pages = take(&mut arena, 1, 600);
+        assert_eq!(arena.idle_blocks(), 1);
+        arena.give_back(1, &pages[..500], |page, _| panic!("{page:#x}"));
+        take(&mut arena, 2, 500);
+        assert_eq!(arena.idle_blocks(), 1, "the third is still whole");
+        assert!(arena.remove_idle().is_some());
+        assert!(arena.remove_idle().is_none());
+        assert_eq!((arena.pages(), arena.free()), (1024, 424));
     }
 
-    /// The block, index and owner of a page, if the address is one of ours.
-    fn find(&mut self, page: u64) -> Option<(u64, usize, &mut u16)> {
-        let (base, block) = self.blocks.range_mut(..=page).next_back()?;
-        let offset = page - base;
-        let index = usize::try_from(offset / PAGE).ok()?;
-        if offset % PAGE != 0 {
-            return None;
-        }
-        Some((*base, index, block.owners.get_mut(index)?))
+    #[test]
+    fn what_comes_back_wrongly_is_refused_by_kind() {
+        let mut arena = arena(2);
+        let mine = take(&mut arena, 1, 2);
+        let others = take(&mut arena, 2, 1);
+        let mut seen = Vec::new();
+        let back = [
+            mine[0],
+            mine[0],
+            others[0],
+            mine[1] + 8,
+            64 * CHUNK,
+            65 * CHUNK + 1,
+        ];
+        let freed = arena.give_back(1, &back, |_, wrong| seen.push(wrong));
+        assert_eq!(freed, (1, 0));
+        let kinds = [
+            Wrong::Free,
+            Wrong::Others,
+            Wrong::Misaligned,
+            Wrong::NotOurs,
+            Wrong::Misaligned,
+        ];
+        assert_eq!(seen, kinds);
+        assert_eq!(arena.free(), 1022);
     }
 
-    fn free_page(&mut self, page: u64) {
-        let Some((base, index, owner)) = self.find(page) else {
-            return;
-        };
-        *owner = FREE;
-        if let Some(block) = self.blocks.get_mut(&base) {
-            if block.free.is_empty() && !self.open.contains(&base) {
-                self.open.push(base);
+    #[test]
+    fn a_released_block_is_forgotten_and_its_numbers_used_again() {
+        let mut arena = arena(4);
+        assert!(arena.remove_idle().is_some() && arena.remove_idle().is_some());
+        assert_eq!(arena.free(), 1024);
+        assert_eq!(arena.add(9, 100 * CHUNK, 3 * CHUNK_PAGES), 1536);
+        let all = take(&mut arena, 7, 2560);
+        let distinct: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(distinct.len(), 2560);
+        assert_eq!(arena.free(), 0);
+        let freed = arena.give_back(7, &all, |page, _| panic!("{page:#x}"));
+        assert_eq!(freed, (2560, 0));
+        assert_eq!(arena.idle_blocks(), 3);
+    }
+
+    #[test]
+    fn a_sweep_goes_in_slices() {
+        let mut arena = arena(10);
+        take(&mut arena, 1, 2000);
+        take(&mut arena, 2, 100);
+        let (mut from, mut freed, mut slices) = (0, 0, 0);
+        loop {
+            let (n, next) = arena.sweep(1, from, 600, 4);
+            assert!(n <= 600 + CHUNK_PAGES);
+            freed += n;
+            slices += 1;
+            match next {
+                Some(next) => from = next,
+                None => break,
             }
-            block.free.push(index as u32);
-            self.free += 1;
         }
+        assert_eq!(freed, 2000);
+        assert!(slices >= 3, "{slices}");
+        assert_eq!(arena.free(), 5020);
     }
 }
