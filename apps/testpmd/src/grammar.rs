@@ -127,6 +127,29 @@ pub enum Show {
     /// The configuration
     #[command(subcommand)]
     Config(ShowConfig),
+    /// Firmware
+    #[command(subcommand)]
+    Fw(ShowFw),
+}
+
+/// `show fw`
+#[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
+pub enum ShowFw {
+    /// Show the pages that firmware holds, function by function
+    Pages {
+        /// Which
+        #[arg(value_name = "port_id|all", default_value = "all")]
+        port: Ports,
+        /// As one line of JSON per port
+        format: Option<JsonWord>,
+    },
+}
+
+/// `json`
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum JsonWord {
+    /// JSON
+    Json,
 }
 
 /// `show port`

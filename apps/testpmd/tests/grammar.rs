@@ -3,8 +3,9 @@
 
 use pollux_testpmd::args::options::ForwardMode;
 use pollux_testpmd::grammar::{
-    All, Clear, ClearPort, Command, Port, PortConfig, PortConfigAll, Ports, Rejection, RetryWord,
-    Set, Show, ShowConfig, ShowPort, Start, Stats, Switch, TxFirst, complete, parse,
+    All, Clear, ClearPort, Command, JsonWord, Port, PortConfig, PortConfigAll, Ports, Rejection,
+    RetryWord, Set, Show, ShowConfig, ShowFw, ShowPort, Start, Stats, Switch, TxFirst, complete,
+    parse,
 };
 use pollux_testpmd::output::Mac;
 use proptest::prelude::*;
@@ -64,6 +65,20 @@ fn every_command_is_understood() {
         (
             "show config cores",
             Command::Show(Show::Config(ShowConfig::Cores)),
+        ),
+        (
+            "show fw pages",
+            Command::Show(Show::Fw(ShowFw::Pages {
+                port: Ports::All,
+                format: None,
+            })),
+        ),
+        (
+            "show fw pages 1 json",
+            Command::Show(Show::Fw(ShowFw::Pages {
+                port: Ports::One(1),
+                format: Some(JsonWord::Json),
+            })),
         ),
         (
             "clear fwd stats all",

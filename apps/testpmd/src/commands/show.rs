@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use crate::grammar::{All, Show, ShowConfig, ShowPort, Stats};
+use crate::grammar::{All, Show, ShowConfig, ShowFw, ShowPort, Stats};
 use crate::output::Mac;
+use crate::output::fw_pages::FwPages;
 use crate::output::nic::NicBlock;
 use crate::output::port_info::{PortInfoBlock, RingLimits};
 use crate::output::summary::{Summary, SummaryLine};
@@ -49,6 +50,20 @@ pub fn run(session: &mut Session, what: Show) {
             for n in session.shown(port) {
                 if let Some(block) = xstats(session, n) {
                     session.screen.text(block);
+                }
+            }
+        }
+        Show::Fw(ShowFw::Pages { port, format }) => {
+            for n in session.shown(port) {
+                let Some(pages) = fw_pages(session, n) else {
+                    continue;
+                };
+                match format {
+                    None => session.screen.text(pages),
+                    Some(_) => match serde_json::to_string(&pages) {
+                        Ok(line) => session.screen.line(line),
+                        Err(e) => session.screen.line(format!("Port {n}: no JSON: {e}")),
+                    },
                 }
             }
         }
@@ -149,6 +164,11 @@ fn xstats(session: &mut Session, number: u16) -> Option<XstatsBlock> {
             })
             .collect(),
     })
+}
+
+fn fw_pages(session: &Session, number: u16) -> Option<FwPages> {
+    let report = session.port(number)?.driver().page_report();
+    Some(FwPages::new(number, &report))
 }
 
 fn port_info(session: &mut Session, number: u16) -> Option<PortInfoBlock> {

@@ -9,6 +9,7 @@
 pub mod banner;
 pub mod device;
 pub mod forward;
+pub mod fw_pages;
 pub mod gaps;
 pub mod nic;
 pub mod port_info;
