@@ -9,6 +9,8 @@ pub struct Options {
     pub sabotage: bool,
     /// Runs to take the median of; each program has its own default.
     pub rounds: Option<usize>,
+    /// Folder for histograms, where a program has any.
+    pub save: Option<String>,
 }
 
 impl Options {
@@ -29,11 +31,15 @@ impl Options {
                         format!("--rounds: '{given}' given, a number from 1 to 99 is wanted")
                     })?);
                 }
+                "--save" => {
+                    let folder = words.next().filter(|folder| !folder.is_empty());
+                    options.save = Some(folder.ok_or("--save: a folder is wanted")?);
+                }
                 // What `cargo bench` adds on its own.
                 "--bench" => {}
                 other => {
                     return Err(format!(
-                        "unknown argument '{other}'; allowed: --json, --sabotage, --rounds N"
+                        "unknown argument '{other}'; allowed: --json, --sabotage, --rounds N, --save DIR"
                     ));
                 }
             }

@@ -8,4 +8,6 @@
 pub mod datapath;
 pub mod figures;
 pub mod forwarder;
+pub mod pages;
+pub mod quiet;
 pub mod server;
