@@ -51,6 +51,16 @@ impl Interrupt {
         Ok(Self { fd: Arc::new(fd) })
     }
 
+    /// A vector over a descriptor of any kind, as a driver may wait on one that can also hang up.
+    /// Never for a descriptor that the device's side sent: see [`from_fd`](Self::from_fd).
+    ///
+    /// # Errors
+    /// [`BusError::Os`] when it cannot be made non-blocking.
+    pub fn from_any(fd: OwnedFd) -> Result<Self, BusError> {
+        fcntl(&fd, FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).map_err(BusError::os("O_NONBLOCK"))?;
+        Ok(Self { fd: Arc::new(fd) })
+    }
+
     /// Takes the raises since the last call; zero when there were none.
     pub fn take(&self) -> u64 {
         let mut count = [0; 8];

@@ -671,7 +671,7 @@ impl Function for Fickle {
             let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
             ours.set_nonblocking(true).unwrap();
             ends.push(theirs.into());
-            Interrupt::from_fd(ours.into())
+            Interrupt::from_any(ours.into())
         };
         (0..count).map(pipe).collect()
     }
