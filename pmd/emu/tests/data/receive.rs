@@ -317,13 +317,14 @@ fn check(bytes: &mut [u8]) {
 
 #[test]
 fn completions_describe_the_packet() {
+    let clock = DeviceClock::new(1_000_000);
+    // The device looks at its clock once a turn, which may be a moment before a frame.
+    let mut before = clock.now();
     let mut rig = Setup::pair().start();
     let (a, b) = rig.both();
     let (rq, mut rcq) = b.receiver(6, 64);
     let (mut sq, _scq) = a.sender(6);
-    let clock = DeviceClock::new(1_000_000);
     let mut probe = |bytes: &[u8]| {
-        let before = clock.now();
         a.send(&mut sq, bytes);
         let cqe = rcq.next();
         assert_eq!(rq.bytes(&cqe), bytes);
@@ -337,6 +338,7 @@ fn completions_describe_the_packet() {
             "{}",
             cqe.timestamp()
         );
+        before = cqe.timestamp();
         assert_eq!(cqe.check_sum(), ones(&bytes[14..], 0));
         cqe
     };

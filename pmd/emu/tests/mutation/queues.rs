@@ -44,7 +44,8 @@ pub fn cases() -> Vec<Case> {
             Opcode::MANAGE_PAGES,
             |_| words(&[0x0108_0000, 2, 0, 1]),
             &[value("input_num_entries", 0)],
-            &[],
+            // Pages may be given for any function.
+            &["embedded_cpu_function", "function_id"],
         ),
         case(Opcode::ALLOC_UAR, bare::<AllocUar>, &[], &[]),
         case(
