@@ -213,7 +213,8 @@ fn completion() {
     let words = |line: &str| complete(line).1.join(" ");
     assert_eq!(words("sh"), "show");
     assert_eq!(words("st"), "start stop");
-    assert_eq!(words("show "), "port fwd config");
+    assert_eq!(words("show "), "port fwd config fw");
+    assert_eq!(words("show fw "), "pages");
     assert_eq!(words("show port s"), "stats summary");
     assert_eq!(words("show port info a"), "all");
     assert_eq!(words("set fwd mac"), "mac macswap");
