@@ -421,7 +421,10 @@ impl Device {
         // From here on the device reaches no memory, whatever state it is in.
         let cut_off = self.function.set_bus_master(false);
         let alive = !self.graveyard.is_empty();
-        let unclean = dirty || alive || !closed.errors.is_empty() || cut_off.is_err();
+        // A command that was never answered may have been executed: firmware may hold an object or
+        // pages that nobody here knows of, and pages must not be freed under it.
+        let unanswered = self.control.shared().counts().timeouts > 0;
+        let unclean = dirty || alive || unanswered || !closed.errors.is_empty() || cut_off.is_err();
         if unclean {
             closed.reset = true;
             if let Err(error) = self.function.reset() {
