@@ -23,6 +23,7 @@ impl Machine {
         let root = std::env::temp_dir().join(format!("pollux-host-{}-{next}", std::process::id()));
         let machine = Self(root);
         machine.write("proc/net/route", "Iface Destination Gateway\n");
+        machine.locked("unlimited", 0);
         machine.write("dev/vfio/vfio", "");
         machine.write("sys/class/iommu/dmar0/name", "");
         machine.folder("sys/bus/pci/drivers/vfio-pci");
@@ -45,6 +46,14 @@ impl Machine {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
+    }
+
+    /// What the caller may lock: the limit in bytes, and the effective capabilities.
+    fn locked(&self, limit: &str, capabilities: u64) {
+        let row = format!("Max locked memory         {limit:<20} {limit:<20} bytes\n");
+        self.write("proc/self/limits", &row);
+        let row = format!("Name:\tbash\nCapEff:\t{capabilities:016x}\n");
+        self.write("proc/self/status", &row);
     }
 
     /// An adapter's function in a group, with a driver and, under the kernel's, an interface.
@@ -146,6 +155,24 @@ fn what_is_missing_is_said_with_the_remedy() {
         "5 thing(s) to do",
     ] {
         assert!(text.contains(words), "{words}: {text}");
+    }
+}
+
+#[test]
+fn the_limit_of_locked_memory_counts_unless_the_caller_stands_above_it() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "vfio-pci", "");
+    // CAP_IPC_LOCK is bit 14; the one below it and the one above help nobody.
+    for (limit, capabilities, status, words) in [
+        ("8388608", 0, 1, "TO DO locked memory: 8192 KiB"),
+        ("8388608", 0xa000, 1, "TO DO locked memory: 8192 KiB"),
+        ("8388608", 0x4000, 0, "OK    locked memory: unlimited"),
+        ("2147483648", 0, 0, "OK    locked memory: 2097152 KiB"),
+        ("unlimited", 0, 0, "OK    locked memory: unlimited"),
+    ] {
+        machine.locked(limit, capabilities);
+        let text = machine.says(&["check"], status);
+        assert!(text.contains(words), "{limit} {capabilities:x}: {text}");
     }
 }
 
