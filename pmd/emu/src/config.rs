@@ -3,6 +3,7 @@
 //! A device string is a list of `key=value`. `ports` says how many functions there are; every
 //! other key may end in a function's number (`wire1=null`), and without one it holds for all.
 
+use crate::card::{Less, Module, Starting};
 use crate::data::IdlePolicy;
 use crate::error::EmuError;
 use crate::profile::{FirmwareVersion, Model};
@@ -50,6 +51,18 @@ pub struct FunctionConfig {
     pub spare_pages: u32,
     /// Page requests that the firmware raises of its own accord.
     pub storm: Vec<Wave>,
+    /// PCI device id; the model's own when left out.
+    pub device_id: Option<u16>,
+    /// Revision of the command interface; 5, the only one there is, when left out.
+    pub cmdif: Option<u16>,
+    /// How long the firmware needs to start; a moment when left out.
+    pub starting: Option<Starting>,
+    /// Health syndrome with which the firmware has stopped; 0 for none.
+    pub syndrome: u8,
+    /// What is plugged into the port's cage.
+    pub module: Module,
+    /// Capabilities that it has less of than its model.
+    pub cap: Vec<Less>,
 }
 
 impl Default for FunctionConfig {
@@ -65,6 +78,12 @@ impl Default for FunctionConfig {
             init_pages: DEFAULT_INIT_PAGES,
             spare_pages: DEFAULT_SPARE_PAGES,
             storm: Vec::new(),
+            device_id: None,
+            cmdif: None,
+            starting: None,
+            syndrome: 0,
+            module: Module::default(),
+            cap: Vec::new(),
         }
     }
 }
@@ -108,6 +127,12 @@ pub const KEYS: &[&str] = &[
     "init_pages",
     "spare_pages",
     "storm",
+    "device_id",
+    "cmdif",
+    "starting",
+    "syndrome",
+    "module",
+    "cap",
     "in",
     "out",
     "repeat",
@@ -143,6 +168,24 @@ fn flag(key: &str, given: &str) -> Result<bool, EmuError> {
         "0" | "off" | "false" | "no" => Ok(false),
         _ => Err(wrong(key, given, "on or off")),
     }
+}
+
+/// A number as data sheets write it: hexadecimal with `0x`, else decimal.
+fn code<T: TryFrom<u32>>(key: &str, given: &str) -> Result<T, EmuError> {
+    let parsed = match given.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => given.parse().ok(),
+    };
+    parsed
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| {
+            let bits = 8 * size_of::<T>();
+            wrong(
+                key,
+                given,
+                &format!("a number of {bits} bits, such as 0x10"),
+            )
+        })
 }
 
 /// A MAC address as people write it.
@@ -306,6 +349,15 @@ fn set(
                 .map(|wave| value(key, wave, crate::storm::FORM))
                 .collect();
             function.storm = waves?;
+        }
+        "device_id" => function.device_id = Some(code(key, given)?),
+        "cmdif" => function.cmdif = Some(code(key, given)?),
+        "starting" => function.starting = Some(given.parse()?),
+        "syndrome" => function.syndrome = code(key, given)?,
+        "module" => function.module = given.parse()?,
+        "cap" => {
+            let less: Result<Vec<Less>, EmuError> = given.split('+').map(str::parse).collect();
+            function.cap = less?;
         }
         "wire" => wire.kind = Some(given.into()),
         "interface" => wire.interface = Some(given.into()),
@@ -509,6 +561,11 @@ mod tests {
             ("idle=never", vec!["adaptive"]),
             ("lossy=perhaps", vec!["on or off"]),
             ("firmware=16", vec!["major.minor.subminor"]),
+            ("device_id=0x12345", vec!["16 bits"]),
+            ("syndrome=hot", vec!["8 bits"]),
+            ("starting=soon", vec!["milliseconds, or never"]),
+            ("module=gone", vec!["absent"]),
+            ("cap=port_type", vec!["NAME:VALUE"]),
         ] {
             let message = read(text).unwrap_err().to_string();
             for part in parts {

@@ -28,6 +28,9 @@ pub const HELP: &[&str] = &[
     "kill N | revive N                     registers read all ones and nothing is answered, or no longer",
     "hold N | go N                         what the wire brings waits, or comes",
     "link N up|down                        the wire is mended or cut",
+    "module N present|absent|unsupported|hot|dark       what is in the port's cage; the link goes with it",
+    "starting N MS|never                   the firmware starts anew, and needs so long, now and after each reset",
+    "syndrome N CODE                       the firmware has stopped with this health syndrome; 0 makes it well",
     "doorbells N SQN COUNT                 so many doorbells of a send queue are lost",
     "corrupt N CQN SKIP BYTE MASK          the completion after SKIP others has a byte xored",
 ];
@@ -228,6 +231,15 @@ fn act(verb: &str, words: &mut Words<'_>, faults: &FaultInjector) -> Result<(), 
             "down" => faults.link(false).map_err(said)?,
             other => return Err(format!("{other:?} is not up or down")),
         },
+        "module" => {
+            let module = words.next("a module")?.parse().map_err(said)?;
+            faults.module(module).map_err(said)?;
+        }
+        "starting" => {
+            let needs = words.next("milliseconds, or never")?;
+            faults.starting(needs.parse().map_err(said)?);
+        }
+        "syndrome" => faults.syndrome(words.number("a health syndrome of 8 bits")?),
         "doorbells" => {
             let sqn = words.number("the number of a send queue")?;
             let count = words.number("a number of doorbells")?;

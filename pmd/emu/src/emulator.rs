@@ -3,6 +3,7 @@
 //! Made from a configuration; lives as long as anybody wants packets moved. A function is reached
 //! by a backing of `pollux-bus`, never through a type of this crate.
 
+use crate::card::Module;
 use crate::config::{EmulatorConfig, FunctionConfig, MAX_FUNCTIONS, MAX_VECTORS};
 use crate::data::{DataFunction, DataPlane, DataPlaneConfig, Features};
 use crate::error::EmuError;
@@ -12,12 +13,13 @@ use crate::function::{
     END_UAR, EmulatedFunction, FIRST_MAPPED_UAR, FIRST_UAR, FunctionReport, Inbox, REGION, Shared,
     UAR_PAGE, VENDOR,
 };
-use crate::init_segment::InitSegment;
+use crate::init_segment::{InitSegment, SegmentPlan};
 use crate::observe::CommandWatcher;
-use crate::profile::{FirmwareVersion, Profile};
+use crate::profile::Profile;
 use crate::wire::WireReport;
 use pollux_bus::{Device, Identity};
 use pollux_mempool::{PageChoice, Segment, SegmentRequest, Window};
+use pollux_prm::command_queue::CMD_INTERFACE_REV;
 use pollux_prm::commands::capability::CapGroup;
 use std::sync::Arc;
 
@@ -39,7 +41,9 @@ impl std::fmt::Debug for Emulator {
 /// What a function is, before the data side knows of it.
 struct Plan {
     character: Character,
-    version: FirmwareVersion,
+    segment: SegmentPlan,
+    device: u16,
+    module: Module,
     uars: Window,
     inbox: Arc<Inbox>,
 }
@@ -76,18 +80,20 @@ impl Emulator {
             .into_iter()
             .enumerate()
             .map(|(number, plan)| {
-                let profile = &plan.character.profile;
                 let identity = Identity {
                     name: format!("emu{number}"),
                     vendor: VENDOR,
-                    device: profile.device,
+                    device: plan.device,
                     emulated: true,
                     node: None,
                 };
-                let (hardware, timer) = (profile.hardware_id, profile.timer_khz);
-                let segment = InitSegment::new(plan.version, hardware, timer);
+                let segment = Arc::new(InitSegment::new(plan.segment));
                 let data = plane.port(number)?;
+                if !plan.module.works() {
+                    data.set_wire(false)?;
+                }
                 let shared = Shared::new(identity, plan.character, data, plan.inbox, segment);
+                shared.faults.plug(plan.module);
                 Ok(Arc::new(EmulatedFunction::new(Arc::new(shared), plan.uars)))
             })
             .collect::<Result<_, EmuError>>()?;
@@ -150,6 +156,7 @@ impl Emulator {
         Ok(FaultInjector::new(
             Arc::clone(&shared.faults),
             shared.data.clone(),
+            Arc::clone(&shared.segment),
             wake,
         ))
     }
@@ -178,7 +185,11 @@ impl Emulator {
 }
 
 fn plan(number: usize, config: &FunctionConfig) -> Result<Plan, EmuError> {
-    let profile = Arc::new(Profile::of(config.model)?);
+    let mut profile = Profile::of(config.model)?;
+    for less in &config.cap {
+        less.apply(&mut profile)?;
+    }
+    let profile = Arc::new(profile);
     let speed = config.speed.unwrap_or(profile.speed_mbps);
     if !profile.speeds_mbps.contains(&speed) {
         let speeds: Vec<String> = profile.speeds_mbps.iter().map(u32::to_string).collect();
@@ -200,7 +211,8 @@ fn plan(number: usize, config: &FunctionConfig) -> Result<Plan, EmuError> {
             Err(wrong())
         }
     };
-    const MOST_PAGES: u64 = 1 << 20;
+    // Beyond any host's memory, and both together a number that QUERY_PAGES has.
+    const MOST_PAGES: u64 = 1 << 30;
     within("vectors", config.vectors as u64, MAX_VECTORS as u64)?;
     within("boot_pages", config.boot_pages.into(), MOST_PAGES)?;
     within("init_pages", config.init_pages.into(), MOST_PAGES)?;
@@ -215,7 +227,15 @@ fn plan(number: usize, config: &FunctionConfig) -> Result<Plan, EmuError> {
         .page(PageChoice::Ordinary);
     let first = u64::from(FIRST_MAPPED_UAR) * UAR_PAGE;
     let uars = Segment::map(&request)?.window(first as usize, (REGION - first) as usize)?;
-    let version = config.firmware.unwrap_or(profile.firmware);
+    let segment = SegmentPlan {
+        version: config.firmware.unwrap_or(profile.firmware),
+        hardware: profile.hardware_id,
+        timer_khz: profile.timer_khz,
+        interface_revision: config.cmdif.unwrap_or(CMD_INTERFACE_REV),
+        starting: config.starting,
+        syndrome: config.syndrome,
+    };
+    let device = config.device_id.unwrap_or(profile.device);
     let character = Character {
         mac: config.mac.unwrap_or([0x02, 0x15, 0xb3, 0, 0, number as u8]),
         boot_pages: config.boot_pages,
@@ -230,7 +250,9 @@ fn plan(number: usize, config: &FunctionConfig) -> Result<Plan, EmuError> {
     };
     Ok(Plan {
         character,
-        version,
+        segment,
+        device,
+        module: config.module,
         uars,
         inbox: Arc::default(),
     })

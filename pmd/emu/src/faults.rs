@@ -3,9 +3,11 @@
 //! A [`FaultInjector`] is a handle that outlives drivers: what was asked for stays until it was
 //! met. Any thread may use it; the command thread looks the faults up as commands come.
 
+use crate::card::{Module, Starting};
 use crate::data::{DataError, DataPort};
+use crate::init_segment::InitSegment;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -127,11 +129,23 @@ pub(crate) struct Faults {
     state: Mutex<State>,
     met: AtomicU64,
     killed: AtomicBool,
+    /// A [`Module`].
+    module: AtomicU8,
 }
 
 impl Faults {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is plugged into the port.
+    pub(crate) fn module(&self) -> Module {
+        Module::from_number(self.module.load(Ordering::Acquire))
+    }
+
+    /// Something else is.
+    pub(crate) fn plug(&self, module: Module) {
+        self.module.store(module.number(), Ordering::Release);
     }
 
     /// Whether the function is dead.
@@ -194,6 +208,7 @@ impl Faults {
 pub struct FaultInjector {
     faults: Arc<Faults>,
     data: DataPort,
+    segment: Arc<InitSegment>,
     wake: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -201,9 +216,37 @@ impl FaultInjector {
     pub(crate) fn new(
         faults: Arc<Faults>,
         data: DataPort,
+        segment: Arc<InitSegment>,
         wake: Arc<dyn Fn() + Send + Sync>,
     ) -> Self {
-        Self { faults, data, wake }
+        Self {
+            faults,
+            data,
+            segment,
+            wake,
+        }
+    }
+
+    /// The firmware starts anew now, and needs so long, now and after each reset.
+    pub fn starting(&self, needs: Starting) {
+        self.faults.met.fetch_add(1, Ordering::Relaxed);
+        self.segment.start_anew(needs);
+    }
+
+    /// The firmware stops with this health syndrome and asks for a reset, which does not help;
+    /// 0 makes it well.
+    pub fn syndrome(&self, syndrome: u8) {
+        self.faults.met.fetch_add(1, Ordering::Relaxed);
+        self.segment.fall_ill(syndrome);
+    }
+
+    /// Another module, or none, is in the port's cage; the link goes with it.
+    ///
+    /// # Errors
+    /// [`DataError::Stopped`].
+    pub fn module(&self, module: Module) -> Result<(), DataError> {
+        self.faults.plug(module);
+        self.link(module.works())
     }
 
     /// Arms a fault for a command to come. Faults are met in the order in which they were armed,
@@ -279,7 +322,7 @@ impl FaultInjector {
     pub fn revive(&self) -> Result<(), DataError> {
         self.faults.killed.store(false, Ordering::Release);
         (self.wake)();
-        self.data.set_wire(true)
+        self.data.set_wire(self.faults.module().works())
     }
 
     /// Whether the function is dead.

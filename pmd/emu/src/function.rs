@@ -187,7 +187,7 @@ pub(crate) struct Shared {
     pub(crate) data: DataPort,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) faults: Arc<Faults>,
-    pub(crate) segment: InitSegment,
+    pub(crate) segment: Arc<InitSegment>,
     pub(crate) watched: Watched,
     report: Mutex<FunctionReport>,
     /// Of the driver that is connected, or was last.
@@ -202,7 +202,7 @@ impl Shared {
         character: Character,
         data: DataPort,
         inbox: Arc<Inbox>,
-        segment: InitSegment,
+        segment: Arc<InitSegment>,
     ) -> Self {
         Self {
             identity,
@@ -498,6 +498,7 @@ impl Player<'_> {
         }
         let (manners, lies) = self.shared.faults.manners();
         self.firmware.manners = manners;
+        self.firmware.module = self.shared.faults.module();
         self.firmware.lies.extend(lies);
         for (owner, demand) in self.shared.faults.demands() {
             self.demand(owner, demand);

@@ -2,11 +2,12 @@
 //!
 //! Reads are computed from the clock and a few words of state; any thread may read or write.
 
+use crate::card::Starting;
 use crate::profile::FirmwareVersion;
-use pollux_prm::command_queue::{CMD_INTERFACE_REV, HealthBuffer, NicInterface, registers};
+use pollux_prm::command_queue::{HealthBuffer, NicInterface, registers};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::command_queue::{LOG_SLOTS, LOG_STRIDE};
@@ -34,27 +35,71 @@ pub(crate) enum Asked {
     Reset,
 }
 
+/// When the firmware is there.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    /// What it needs after a reset.
+    needs: Starting,
+    /// `None`: never.
+    ready_at: Option<Instant>,
+}
+
+impl Start {
+    fn again(&mut self) {
+        self.ready_at = match self.needs {
+            Starting::After(time) => Some(Instant::now() + time),
+            Starting::Never => None,
+        };
+    }
+}
+
+/// What tells one function's segment from another's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SegmentPlan {
+    pub version: FirmwareVersion,
+    /// Hardware id in the health buffer.
+    pub hardware: u32,
+    pub timer_khz: u32,
+    /// Revision of the command interface.
+    pub interface_revision: u16,
+    /// What firmware needs to start; nothing at power-on and a moment after a reset by default.
+    pub starting: Option<Starting>,
+    pub syndrome: u8,
+}
+
 /// State of the segment.
 pub(crate) struct InitSegment {
     version: FirmwareVersion,
     hardware: u32,
     timer_khz: u32,
+    interface_revision: u16,
     power_on: Instant,
-    ready_at: Mutex<Instant>,
+    start: Mutex<Start>,
+    /// Health syndrome; with one, the firmware asks for a reset.
+    syndrome: AtomicU8,
     address_high: AtomicU32,
     address_low: AtomicU32,
     interface: AtomicU8,
 }
 
 impl InitSegment {
-    pub(crate) fn new(version: FirmwareVersion, hardware: u32, timer_khz: u32) -> Self {
+    pub(crate) fn new(plan: SegmentPlan) -> Self {
         let now = Instant::now();
+        let mut start = Start {
+            needs: plan.starting.unwrap_or(Starting::After(START_TIME)),
+            ready_at: Some(now),
+        };
+        if plan.starting.is_some() {
+            start.again();
+        }
         Self {
-            version,
-            hardware,
-            timer_khz,
+            version: plan.version,
+            hardware: plan.hardware,
+            timer_khz: plan.timer_khz,
+            interface_revision: plan.interface_revision,
             power_on: now,
-            ready_at: Mutex::new(now),
+            start: Mutex::new(start),
+            syndrome: AtomicU8::new(plan.syndrome),
             address_high: AtomicU32::new(0),
             address_low: AtomicU32::new(0),
             interface: AtomicU8::new(NicInterface::FULL_DRIVER.0),
@@ -63,7 +108,7 @@ impl InitSegment {
 
     /// Back to the state after a reset: starting, interface closed.
     pub(crate) fn reset(&self) {
-        *self.ready_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + START_TIME;
+        self.start().again();
         self.address_high.store(0, Ordering::Release);
         self.address_low.store(0, Ordering::Release);
         self.interface
@@ -78,8 +123,25 @@ impl InitSegment {
             .store(NicInterface::FULL_DRIVER.0, Ordering::Release);
     }
 
+    fn start(&self) -> MutexGuard<'_, Start> {
+        self.start.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn starting(&self) -> bool {
-        Instant::now() < *self.ready_at.lock().unwrap_or_else(PoisonError::into_inner)
+        let ready_at = self.start().ready_at;
+        ready_at.is_none_or(|ready| Instant::now() < ready)
+    }
+
+    /// A fault: the firmware starts anew now, and needs so long, now and after each reset.
+    pub(crate) fn start_anew(&self, needs: Starting) {
+        let mut start = self.start();
+        start.needs = needs;
+        start.again();
+    }
+
+    /// A fault: the firmware stops with this syndrome; 0 makes it well.
+    pub(crate) fn fall_ill(&self, syndrome: u8) {
+        self.syndrome.store(syndrome, Ordering::Release);
     }
 
     /// Value of the 32-bit register at `offset`.
@@ -88,7 +150,7 @@ impl InitSegment {
         match offset {
             registers::FW_REV => u32::from(version.minor) << 16 | u32::from(version.major),
             registers::CMDIF_REV_FW_SUB => {
-                u32::from(CMD_INTERFACE_REV) << 16 | u32::from(version.subminor)
+                u32::from(self.interface_revision) << 16 | u32::from(version.subminor)
             }
             registers::CMDQ_ADDR_H => self.address_high.load(Ordering::Acquire),
             registers::CMDQ_ADDR_L_SZ => {
@@ -107,6 +169,8 @@ impl InitSegment {
                     | u32::from(version.minor & 0xff) << 16
                     | u32::from(version.subminor);
                 health.set_fw_version(fw).set_hw_id(self.hardware);
+                let syndrome = self.syndrome.load(Ordering::Acquire);
+                health.set_synd(syndrome).set_rfr(syndrome != 0);
                 let at = offset - registers::HEALTH;
                 let word = health.bytes().get(at..at + 4).unwrap_or_default();
                 word.iter()
@@ -162,7 +226,14 @@ mod tests {
             minor: 35,
             subminor: 4030,
         };
-        InitSegment::new(version, 0x20d, 1_000_000)
+        InitSegment::new(SegmentPlan {
+            version,
+            hardware: 0x20d,
+            timer_khz: 1_000_000,
+            interface_revision: 5,
+            starting: None,
+            syndrome: 0,
+        })
     }
 
     #[test]
@@ -176,6 +247,26 @@ mod tests {
         assert_eq!(segment.load(0x230), 16 << 24 | 35 << 16 | 4030);
         assert_eq!(segment.load(0x234), 0x20d);
         assert_eq!(segment.load(0x23c), 0);
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_it() {
+        let segment = segment();
+        segment.fall_ill(0x10);
+        // Reset is required; the syndrome.
+        assert_eq!(segment.load(0x238), 1 << 31);
+        assert_eq!(segment.load(0x23c), 0x10 << 16);
+        segment.reset();
+        assert_eq!(segment.load(0x23c), 0x10 << 16, "a reset does not help");
+        segment.fall_ill(0);
+        assert_eq!((segment.load(0x238), segment.load(0x23c)), (0, 0));
+
+        segment.start_anew(Starting::Never);
+        assert_eq!(segment.load(0x1fc), 1 << 31);
+        segment.reset();
+        assert_eq!(segment.load(0x1fc), 1 << 31);
+        segment.start_anew(Starting::After(Duration::ZERO));
+        assert_eq!(segment.load(0x1fc), 0);
     }
 
     #[test]

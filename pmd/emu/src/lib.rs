@@ -5,10 +5,12 @@
 //! backing of `pollux-bus` only: bytes in mapped memory, register loads and stores, interrupts.
 //!
 //! What a model is and announces is data ([`profile`]); what is not announced is refused, and each
-//! refusal says why ([`syndrome`]). Tests ask for [`faults`].
+//! refusal says why ([`syndrome`]). Tests ask for [`faults`], and for a [`card`] that is not as it should
+//! be.
 
 #![forbid(unsafe_code)]
 
+pub mod card;
 mod command_queue;
 pub mod config;
 pub mod control;
@@ -28,6 +30,7 @@ pub mod storm;
 pub mod syndrome;
 pub mod wire;
 
+pub use card::{Less, Module, Starting};
 pub use config::{EmulatorConfig, FunctionConfig};
 pub use emulator::Emulator;
 pub use error::EmuError;

@@ -5,7 +5,7 @@ mod driver;
 
 use driver::{Driver, Refused};
 use pollux_emu::syndrome::{Reason, parts};
-use pollux_emu::{FunctionConfig, Model};
+use pollux_emu::{FunctionConfig, Model, Module};
 use pollux_prm::command::Status;
 use pollux_prm::commands::port_counters::Ppcnt;
 use pollux_prm::commands::register::*;
@@ -194,6 +194,52 @@ fn the_port_can_be_switched_off_and_on() {
     assert_eq!(
         refused(&mut driver, &register, RegisterAccess::WRITE),
         Reason::RegisterValue
+    );
+}
+
+#[test]
+fn a_link_that_is_down_has_a_reason() {
+    let driver = &mut port(Model::ConnectX5);
+    let mut question = of_port::<Pddr>();
+    assert_eq!(
+        refused(driver, &question, RegisterAccess::READ),
+        Reason::RegisterValue,
+        "no page"
+    );
+    question.set_page_select(PDDR_TROUBLESHOOTING);
+    let mut reason = |driver: &mut Driver| {
+        let answer = access(driver, &question, RegisterAccess::READ).unwrap();
+        let page = answer.page();
+        let text: Vec<u8> = page
+            .status_message()
+            .into_iter()
+            .take_while(|b| *b != 0)
+            .collect();
+        (
+            LinkTroubleCode(page.status_opcode()),
+            String::from_utf8(text).unwrap(),
+        )
+    };
+    let faults = driver.emulator.faults(0).unwrap();
+    assert_eq!(reason(driver).0, LinkTroubleCode::NONE);
+    for (module, code) in [
+        (Module::Absent, LinkTroubleCode::NO_CABLE),
+        (Module::Unsupported, LinkTroubleCode::UNSUPPORTED_MODULE),
+        (Module::Hot, LinkTroubleCode::OVERHEATED_MODULE),
+        (Module::Dark, LinkTroubleCode::NO_PARTNER),
+    ] {
+        faults.module(module).unwrap();
+        let (said, text) = reason(driver);
+        assert_eq!(said, code);
+        assert!(!text.is_empty());
+    }
+    faults.module(Module::Present).unwrap();
+    assert_eq!(reason(driver).0, LinkTroubleCode::NONE);
+    faults.link(false).unwrap();
+    assert_eq!(reason(driver).0, LinkTroubleCode::NO_PARTNER);
+    assert_eq!(
+        refused(driver, &question, RegisterAccess::WRITE),
+        Reason::UnknownRegister
     );
 }
 

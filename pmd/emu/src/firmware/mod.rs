@@ -25,6 +25,7 @@ mod vport;
 pub(crate) use capabilities::Limits;
 pub(crate) use eq::Eq;
 
+use crate::card::Module;
 use crate::data::{DataError, DataPort};
 use crate::events::Event;
 use crate::faults::{PageLie, PageManners};
@@ -342,6 +343,8 @@ pub(crate) struct Firmware {
     flow: flow::FlowTables,
     vport: vport::Vport,
     port: registers::Port,
+    /// What is plugged into the port.
+    pub(crate) module: Module,
     /// Events that wait for the command thread to write them.
     pub(crate) events: Vec<Event>,
     /// Commands refused so far.
@@ -370,6 +373,7 @@ impl Firmware {
             flow: flow::FlowTables::default(),
             vport: vport::Vport::new(&character),
             port: registers::Port::new(&character),
+            module: Module::default(),
             events: Vec::new(),
             refused: 0,
             character,

@@ -133,6 +133,7 @@ fn access(firmware: &mut Firmware, input: &AccessRegIn, call: &Call<'_>) -> Answ
         RegisterId::PMTU if read => pmtu(firmware, call)?,
         RegisterId::PMTU => set_pmtu(firmware, call)?,
         RegisterId::PMLP if read => pmlp(firmware, call)?,
+        RegisterId::PDDR if read => pddr(firmware, call)?,
         RegisterId::PFCC => pfcc(call, read)?,
         RegisterId::PCMR => pcmr(call, read)?,
         RegisterId::PPCNT if read => ppcnt(firmware, call)?,
@@ -316,6 +317,27 @@ fn pmlp(firmware: &mut Firmware, call: &Call<'_>) -> Result<Vec<u8>, Stop> {
     Ok(out.bytes().to_vec())
 }
 
+/// Why the link is down: of its pages the one for that, of its opcodes the monitor's.
+fn pddr(firmware: &mut Firmware, call: &Call<'_>) -> Result<Vec<u8>, Stop> {
+    let asked = register::<Pddr>(call, &["local_port", "page_select"])?;
+    ensure(asked.page_select() == PDDR_TROUBLESHOOTING, word(1))?;
+    let (code, text) = match firmware.data.link_up()? || !firmware.port.admin_up() {
+        true => (LinkTroubleCode::NONE, "No issue was observed"),
+        false => firmware.module.trouble(),
+    };
+    let mut message = [0; 236];
+    for (to, from) in message.iter_mut().zip(text.bytes()) {
+        *to = from;
+    }
+    let mut page = PddrTroubleshooting::zeroed();
+    page.set_status_opcode(code.0).set_status_message(message);
+    let mut out = Pddr::zeroed();
+    out.set_local_port(LOCAL_PORT)
+        .set_page_select(PDDR_TROUBLESHOOTING)
+        .set_page(page);
+    Ok(out.bytes().to_vec())
+}
+
 /// No flow control is done: reads say so, writes may only ask for that.
 fn pfcc(call: &Call<'_>, read: bool) -> Result<Vec<u8>, Stop> {
     let masks: &[&str] = if read {
@@ -352,7 +374,8 @@ fn pcmr(call: &Call<'_>, read: bool) -> Result<Vec<u8>, Stop> {
 }
 
 /// The port registers of [`access`], by their last seven bits.
-const PORT_REGISTERS: [RegisterId; 7] = [
+const PORT_REGISTERS: [RegisterId; 8] = [
+    RegisterId::PDDR,
     RegisterId::PMLP,
     RegisterId::PMTU,
     RegisterId::PTYS,

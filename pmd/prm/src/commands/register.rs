@@ -85,6 +85,23 @@ layout! {
         oper_mtu set_oper_mtu: u16 @ 0x60 +16;
     }
 
+    /// Port diagnostics (PDDR), with its troubleshooting page ([`PDDR_TROUBLESHOOTING`]).
+    pub struct Pddr = "mlx5_ifc_pddr_reg_bits", 256 bytes {
+        local_port set_local_port: u8 @ 0x8 +8;
+        pnat set_pnat: u8 @ 0x10 +2;
+        page_select set_page_select: u8 @ 0x38 +8;
+        page set_page: PddrTroubleshooting @ 0x40 as "page_data";
+    }
+
+    /// Why the link is not up.
+    pub struct PddrTroubleshooting = "mlx5_ifc_pddr_troubleshooting_page_bits", 248 bytes {
+        group_opcode set_group_opcode: u16 @ 0x10 +16;
+        /// A [`LinkTroubleCode`]; its upper half is reserved.
+        status_opcode set_status_opcode: u32 @ 0x20 +32;
+        /// The same in words, as far as firmware has them.
+        status_message set_status_message: [u8; 236] @ 0x60;
+    }
+
     /// Which module and lanes a port uses (PMLP).
     pub struct Pmlp = "mlx5_ifc_pmlp_reg_bits", 64 bytes {
         rxtx set_rxtx: bool @ 0x0;
@@ -196,7 +213,37 @@ layout! {
     }
 }
 
+/// `page_select` of [`Pddr`]: its page is the troubleshooting page.
+pub const PDDR_TROUBLESHOOTING: u8 = 1;
+
 open_enum! {
+    /// Why a link is not up, as PDDR's monitor says it: those that a person can mend.
+    pub struct LinkTroubleCode(u32) = "" {
+        NONE = 0 from "kernel en_ethtool.c";
+        /// Nobody answers at the other end.
+        NO_PARTNER = 2 from "kernel en_ethtool.c";
+        /// The other end reports a fault.
+        REMOTE_FAULT = 14 from "kernel en_ethtool.c";
+        BAD_SIGNAL = 15 from "kernel en_ethtool.c";
+        /// The cable does not do what the port wants.
+        UNSUITABLE_CABLE = 16 from "kernel en_ethtool.c";
+        /// Nobody answers at the other end, whose speed is forced.
+        NO_PARTNER_FORCED = 36 from "kernel en_ethtool.c";
+        /// Neither end's error corrections go together.
+        FEC_MISMATCH = 38 from "kernel en_ethtool.c";
+        /// Neither end's speeds go together.
+        NO_COMMON_SPEED = 39 from "kernel en_ethtool.c";
+        /// No cable and no module.
+        NO_CABLE = 1024 from "kernel en_ethtool.c";
+        UNSUPPORTED_MODULE = 1025 from "kernel en_ethtool.c";
+        /// The module's description cannot be read.
+        UNREADABLE_MODULE = 1027 from "kernel en_ethtool.c";
+        OVERHEATED_MODULE = 1030 from "kernel en_ethtool.c";
+        MODULE_FAULT = 1031 from "kernel en_ethtool.c";
+        /// The module wants more power than the slot gives.
+        POWER_BUDGET = 1032 from "kernel en_ethtool.c";
+    }
+
     /// Number of a register.
     pub struct RegisterId(u16) = "MLX5_REG_" {
         QPTS = 0x4002;
@@ -425,6 +472,10 @@ impl Register for Paos {
 
 impl Register for Pmtu {
     const ID: RegisterId = RegisterId::PMTU;
+}
+
+impl Register for Pddr {
+    const ID: RegisterId = RegisterId::PDDR;
 }
 
 impl Register for Pmlp {
