@@ -49,6 +49,12 @@ enum Slot {
         input: Vec<u8>,
         silent: bool,
     },
+    /// The firmware has not come to it yet.
+    Waiting {
+        target: Target,
+        input: Vec<u8>,
+        at: Instant,
+    },
     /// Executed; the answer leaves later.
     Late {
         target: Target,
@@ -129,7 +135,7 @@ impl CommandQueue {
     /// When the next delayed answer is due.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let due = |slot: &Slot| match slot {
-            Slot::Late { at, .. } => Some(*at),
+            Slot::Late { at, .. } | Slot::Waiting { at, .. } => Some(*at),
             _ => None,
         };
         self.slots.iter().filter_map(due).min()
@@ -190,6 +196,10 @@ impl CommandQueue {
                 self.record(|| CommandRecord::answered(&input, &output));
                 return self.answer(slot, &target, &output, silent, reader);
             }
+            Some(CommandFault::Wait(time)) => {
+                let at = Instant::now() + time;
+                return self.put(slot, Slot::Waiting { target, input, at });
+            }
             Some(CommandFault::DropEvent) => silent = true,
             Some(CommandFault::Die) => {
                 faults.die();
@@ -199,16 +209,7 @@ impl CommandQueue {
         }
         let output = match firmware.execute(&input, target.room) {
             Outcome::Done(output) => output,
-            Outcome::Hold => {
-                return self.put(
-                    slot,
-                    Slot::Held {
-                        target,
-                        input,
-                        silent,
-                    },
-                );
-            }
+            Outcome::Hold => return self.put(slot, held(target, input, silent)),
         };
         self.counts.executed += 1;
         self.record(|| CommandRecord::answered(&input, &output));
@@ -253,21 +254,10 @@ impl CommandQueue {
                     target,
                     input,
                     silent,
-                } if pages_came => match firmware.execute(&input, target.room) {
-                    Outcome::Done(output) => {
-                        self.counts.executed += 1;
-                        self.record(|| CommandRecord::answered(&input, &output));
-                        self.answer(slot, &target, &output, silent, reader);
-                    }
-                    Outcome::Hold => self.put(
-                        slot,
-                        Slot::Held {
-                            target,
-                            input,
-                            silent,
-                        },
-                    ),
-                },
+                } if pages_came => self.again(slot, target, input, silent, firmware, reader),
+                Slot::Waiting { target, input, at } if at <= now => {
+                    self.again(slot, target, input, false, firmware, reader);
+                }
                 Slot::Late {
                     target,
                     output,
@@ -278,6 +268,26 @@ impl CommandQueue {
                 }
                 other => self.put(slot, other),
             }
+        }
+    }
+
+    /// Executes a command whose turn has come, or holds it.
+    fn again(
+        &mut self,
+        slot: usize,
+        target: Target,
+        input: Vec<u8>,
+        silent: bool,
+        firmware: &mut Firmware,
+        reader: &mut HostReader,
+    ) {
+        match firmware.execute(&input, target.room) {
+            Outcome::Done(output) => {
+                self.counts.executed += 1;
+                self.record(|| CommandRecord::answered(&input, &output));
+                self.answer(slot, &target, &output, silent, reader);
+            }
+            Outcome::Hold => self.put(slot, held(target, input, silent)),
         }
     }
 
@@ -353,6 +363,14 @@ impl CommandQueue {
         }
         // The event must not be seen before the entry.
         std::sync::atomic::fence(Ordering::Release);
+    }
+}
+
+fn held(target: Target, input: Vec<u8>, silent: bool) -> Slot {
+    Slot::Held {
+        target,
+        input,
+        silent,
     }
 }
 

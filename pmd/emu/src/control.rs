@@ -9,6 +9,7 @@ use crate::faults::{
     CommandFault, FaultInjector, PageDemand, PageLie, PageManners, PageOwner, Trigger,
 };
 use crate::objects::Kind;
+use crate::storm::Wave;
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
@@ -20,9 +21,10 @@ pub const HELP: &[&str] = &[
     "wire N                                frames and bytes of its wire",
     "mac N                                 its MAC address",
     "cqs N | sqs N                         numbers of its completion and send queues",
-    "arm N TRIGGER FAULT                   a command fault: TRIGGER nth:COUNT, opcode:OPCODE:COUNT, each:OPCODE or all; FAULT fail:STATUS:SYNDROME, undelivered:STATUS, delay:MS, drop-answer, drop-event or die",
+    "arm N TRIGGER FAULT                   a command fault: TRIGGER nth:COUNT, opcode:OPCODE:COUNT, each:OPCODE or all; FAULT fail:STATUS:SYNDROME, undelivered:STATUS, wait:MS, delay:MS, drop-answer, drop-event or die",
     "armed N | disarm N                    faults not met yet: how many, forget them",
     "demand N give COUNT|take COUNT|hint COUNT|release [FUNCTION [ec]]   a request for pages, for N itself or another function id",
+    "storm N WAVES                         page requests at times from now, as in a device string: MS:give|take|hint:PAGES[:FUNCTIONS] or MS:release:0[:FUNCTIONS], joined by +",
     "manners N [partial:COUNT] [refuse-above:COUNT] [repeats] [holds]    how the firmware deals with pages",
     "lie N twice|misaligned|unknown|others|too-many      the next answer to a TAKE is wrong",
     "kill N | revive N                     registers read all ones and nothing is answered, or no longer",
@@ -193,6 +195,11 @@ fn act(verb: &str, words: &mut Words<'_>, faults: &FaultInjector) -> Result<(), 
             }
             faults.page_requests([(owner, demand)]);
         }
+        "storm" => {
+            let waves = words.next("waves")?;
+            let waves: Result<Vec<Wave>, String> = waves.split('+').map(str::parse).collect();
+            faults.storm(waves?);
+        }
         "manners" => {
             let mut manners = PageManners::default();
             for word in words.0.by_ref() {
@@ -285,12 +292,13 @@ fn fault(word: &str) -> Result<CommandFault, String> {
         ["undelivered", status] => Ok(CommandFault::Undelivered {
             status: number(status)?,
         }),
+        ["wait", millis] => Ok(CommandFault::Wait(Duration::from_millis(number(millis)?))),
         ["delay", millis] => Ok(CommandFault::Delay(Duration::from_millis(number(millis)?))),
         ["drop-answer"] => Ok(CommandFault::DropAnswer),
         ["drop-event"] => Ok(CommandFault::DropEvent),
         ["die"] => Ok(CommandFault::Die),
         _ => Err(format!(
-            "{word:?} is no fault: fail:STATUS:SYNDROME, undelivered:STATUS, delay:MS, drop-answer, drop-event or die"
+            "{word:?} is no fault: fail:STATUS:SYNDROME, undelivered:STATUS, wait:MS, delay:MS, drop-answer, drop-event or die"
         )),
     }
 }

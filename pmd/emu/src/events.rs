@@ -186,6 +186,13 @@ pub(crate) fn reports_commands(firmware: &Firmware) -> bool {
     subscriber(firmware, EventType::CMD).is_some()
 }
 
+/// Whether a page request that is raised now is written at once.
+pub(crate) fn takes_requests(firmware: &Firmware) -> bool {
+    let eq = subscriber(firmware, EventType::PAGE_REQUEST);
+    let eq = eq.and_then(|eqn| firmware.eqs.get(&eqn));
+    !firmware.events.iter().any(|event| event.waits()) && eq.is_some_and(|eq| !is_full(eq))
+}
+
 fn is_full(eq: &Eq) -> bool {
     let entries = 1u32 << eq.log_size.min(24);
     // Others' events have a quarter for themselves.

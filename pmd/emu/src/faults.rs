@@ -6,6 +6,7 @@
 use crate::card::{Module, Starting};
 use crate::data::{DataError, DataPort};
 use crate::init_segment::InitSegment;
+use crate::storm::Wave;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -39,6 +40,8 @@ pub enum CommandFault {
         /// See `pollux_prm::command_queue::DeliveryStatus`.
         status: u8,
     },
+    /// It is executed and answered only so much later: the firmware is busy.
+    Wait(Duration),
     /// It is executed, and answered so much later.
     Delay(Duration),
     /// It is executed, and never answered.
@@ -119,6 +122,7 @@ struct Armed {
 struct State {
     armed: Vec<Armed>,
     demands: VecDeque<(PageOwner, PageDemand)>,
+    storm: Option<Vec<Wave>>,
     manners: PageManners,
     lies: VecDeque<PageLie>,
 }
@@ -189,6 +193,11 @@ impl Faults {
     /// Page requests that are to be raised now.
     pub(crate) fn demands(&self) -> Vec<(PageOwner, PageDemand)> {
         self.lock().demands.drain(..).collect()
+    }
+
+    /// A storm that begins now.
+    pub(crate) fn storm(&self) -> Option<Vec<Wave>> {
+        self.lock().storm.take()
     }
 
     /// How pages are dealt with from now on, and lies to come.
@@ -287,6 +296,14 @@ impl FaultInjector {
             state.demands.len() - before
         };
         self.faults.met.fetch_add(before as u64, Ordering::Relaxed);
+        (self.wake)();
+    }
+
+    /// Begins a storm of page requests in place of the one before; its times count from now, or
+    /// from INIT_HCA where the firmware does not run yet.
+    pub fn storm(&self, waves: Vec<Wave>) {
+        self.faults.lock().storm = Some(waves);
+        self.faults.met.fetch_add(1, Ordering::Relaxed);
         (self.wake)();
     }
 

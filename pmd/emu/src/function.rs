@@ -18,7 +18,7 @@ use pollux_bus::{Device, FaultLog, Host, HostReader, Identity, Iova, MappedWindo
 use pollux_mempool::Window;
 use pollux_prm::command_queue::registers;
 use pollux_prm::wqe::uar;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -429,6 +429,7 @@ fn run(shared: &Shared, host: &Host) {
         lost: 0,
         listed: None,
         storm: Storm::new(&shared.character.storm),
+        demands: VecDeque::new(),
     };
     player.report(&mut shared.lock_report());
     let mut work = Work::default();
@@ -461,6 +462,8 @@ struct Player<'a> {
     /// Changes of the objects when the report listed them last.
     listed: Option<u64>,
     storm: Storm,
+    /// What the firmware is about to raise.
+    demands: VecDeque<(PageOwner, PageDemand)>,
 }
 
 impl Player<'_> {
@@ -481,6 +484,7 @@ impl Player<'_> {
             self.listed = None;
             self.counts = self.counts();
             self.queue = None;
+            self.demands.clear();
         }
         // Stored before the function was killed; a dead one takes no stores.
         if let Some(address) = work.queue {
@@ -500,12 +504,13 @@ impl Player<'_> {
         self.firmware.manners = manners;
         self.firmware.module = self.shared.faults.module();
         self.firmware.lies.extend(lies);
-        for (owner, demand) in self.shared.faults.demands() {
-            self.demand(owner, demand);
+        self.demands.extend(self.shared.faults.demands());
+        if let Some(waves) = self.shared.faults.storm() {
+            self.storm = Storm::new(&waves);
         }
-        for demand in self.storm.due(self.firmware.is_running(), Instant::now()) {
-            self.demand(demand.0, demand.1);
-        }
+        let storm = self.storm.due(self.firmware.is_running(), Instant::now());
+        self.demands.extend(storm);
+        self.raise_demands();
         let reported = events::reports_commands(&self.firmware);
         if let Some(queue) = &mut self.queue {
             let (firmware, reader) = (&mut self.firmware, &mut self.reader);
@@ -524,6 +529,10 @@ impl Player<'_> {
                 firmware.events.push(Event::Command { vector });
             }
         }
+        self.deliver();
+    }
+
+    fn deliver(&mut self) {
         let lines = &self.host.interrupts;
         let done = events::deliver(&mut self.firmware, &mut self.reader, lines);
         self.written += done.written;
@@ -555,9 +564,21 @@ impl Player<'_> {
         self.firmware.events.push(event);
     }
 
-    fn demand(&mut self, owner: PageOwner, demand: PageDemand) {
-        if !self.firmware.raise_demand(owner, demand) {
-            tracing::debug!("release of all pages not raised: the driver did not allow it");
+    /// Raises what is to be raised. Pages are dropped only when the event that says so can be
+    /// written at once: one that waits for room would be read after the answers to commands that
+    /// came later, as if those pages were dropped too.
+    fn raise_demands(&mut self) {
+        while let Some((owner, demand)) = self.demands.pop_front() {
+            if demand == PageDemand::ReleaseAll && self.firmware.may_release_all() {
+                self.deliver();
+                if !events::takes_requests(&self.firmware) {
+                    self.demands.push_front((owner, demand));
+                    return;
+                }
+            }
+            if !self.firmware.raise_demand(owner, demand) {
+                tracing::debug!("release of all pages not raised: the driver did not allow it");
+            }
         }
     }
 

@@ -159,6 +159,11 @@ impl Firmware {
         }
     }
 
+    /// Whether the driver lets the firmware drop all pages of a function.
+    pub(crate) fn may_release_all(&self) -> bool {
+        self.limits().release_all_pages
+    }
+
     /// A fault: the firmware raises a page request of its own accord. False for one that releases
     /// all where the driver has not allowed it.
     pub(crate) fn raise_demand(&mut self, owner: PageOwner, demand: PageDemand) -> bool {
@@ -179,7 +184,7 @@ impl Firmware {
                 self.raise(owner, -count, false);
             }
             PageDemand::ReleaseAll => {
-                if !self.limits().release_all_pages {
+                if !self.may_release_all() {
                     return false;
                 }
                 let pages = &mut self.pages;
