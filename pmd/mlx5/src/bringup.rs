@@ -423,7 +423,8 @@ impl Device {
         let alive = !self.graveyard.is_empty();
         // A command that was never answered may have been executed: firmware may hold an object or
         // pages that nobody here knows of, and pages must not be freed under it.
-        let unanswered = self.control.shared().counts().timeouts > 0;
+        let counts = self.control.shared().counts();
+        let unanswered = counts.timeouts > counts.late_answers;
         let unclean = dirty || alive || unanswered || !closed.errors.is_empty() || cut_off.is_err();
         if unclean {
             closed.reset = true;

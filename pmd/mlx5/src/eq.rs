@@ -24,26 +24,25 @@ const EQE: usize = 64;
 /// Byte and bit of the owner.
 const OWNER: usize = 63;
 
-/// What a queue is for. Sizes and vectors are those that the Linux driver uses.
+/// What a queue is for. Sizes are those that the Linux driver uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EqKind {
-    /// Command completions.
+    /// Command completions and page requests: in one queue, so that their order is firmware's. Of
+    /// a GIVE and a release of all pages it makes a difference which came first.
     Commands,
     /// Port changes and errors.
     Async,
-    /// Page requests.
-    Pages,
     /// Completion events; none is ever armed, but a CQ must name a queue.
     Completions,
 }
 
 impl EqKind {
     /// All, in the order of creation.
-    pub(crate) const ALL: [Self; 4] = [Self::Commands, Self::Async, Self::Pages, Self::Completions];
+    pub(crate) const ALL: [Self; 3] = [Self::Commands, Self::Async, Self::Completions];
 
     pub(crate) fn log_size(self) -> u8 {
         match self {
-            Self::Commands | Self::Pages => 8,
+            Self::Commands => 8,
             Self::Async => 9,
             Self::Completions => 11,
         }
@@ -52,18 +51,16 @@ impl EqKind {
     /// The vector it likes to have, of `there`.
     pub(crate) fn vector(self, there: usize) -> usize {
         let wish = match self {
-            Self::Pages => 0,
+            Self::Completions => 0,
             Self::Commands => 1,
             Self::Async => 2,
-            Self::Completions => 3,
         };
         if there == 0 { 0 } else { wish % there }
     }
 
     fn events(self) -> &'static [EventType] {
         match self {
-            Self::Commands => &[EventType::CMD],
-            Self::Pages => &[EventType::PAGE_REQUEST],
+            Self::Commands => &[EventType::CMD, EventType::PAGE_REQUEST],
             Self::Async => &[
                 EventType::CQ_ERROR,
                 EventType::WQ_CATAS_ERROR,
@@ -84,7 +81,6 @@ impl EqKind {
         match self {
             Self::Commands => "command EQ",
             Self::Async => "async EQ",
-            Self::Pages => "page EQ",
             Self::Completions => "completion EQ",
         }
     }

@@ -717,9 +717,8 @@ fn descriptors_that_hang_up_are_dropped_and_told() {
     let port = Port::open(Arc::clone(&function) as Arc<_>, options()).unwrap();
     assert_eq!(port.events().lost_interrupts, 0);
     function.ends.lock().unwrap().clear();
-    until("dropped", || {
-        port.events().lost_interrupts == firmware::VECTORS as u64
-    });
+    // The driver has a use for three.
+    until("dropped", || port.events().lost_interrupts == 3);
     // Each is dropped once, and work goes on by the clock.
     port.stats().unwrap();
     firmware.raise(Raise::Pages {
@@ -728,7 +727,7 @@ fn descriptors_that_hang_up_are_dropped_and_told() {
         count: 10,
     });
     until("pages", || port.pages().held == 616);
-    assert_eq!(port.events().lost_interrupts, firmware::VECTORS as u64);
+    assert_eq!(port.events().lost_interrupts, 3);
     port.close().unwrap();
     no_faults(&firmware);
 }

@@ -236,14 +236,21 @@ fn event_queues_are_made_as_the_kernel_makes_them() {
         of(&sent, Opcode::CREATE_EQ),
         card(&recorded, Opcode::CREATE_EQ),
     );
-    // Commands, asynchronous events, pages, and the first of the kernel's completion queues.
-    assert_eq!(mine.len(), 4);
-    for (index, (mine, theirs)) in mine.iter().zip(&theirs).enumerate() {
+    // The kernel's are for commands, asynchronous events, pages, and completions. Here commands and
+    // pages share one, so that the order of their events is known.
+    assert_eq!(mine.len(), 3);
+    let masks = |input: &[u8]| read::<CreateEqIn>(input).event_bitmask();
+    let pages = masks(&theirs[2].input());
+    for (index, (mine, theirs)) in mine.iter().zip([0, 1, 3].map(|at| theirs[at])).enumerate() {
         let theirs = theirs.input();
         assert_eq!(mine.input.len(), theirs.len(), "as long a page list");
         let (a, b): (CreateEqIn, CreateEqIn) = (read(&mine.input), read(&theirs));
         let (ours, kernel) = (a.eq_context_entry(), b.eq_context_entry());
         for field in Eqc::FIELDS {
+            // The last one never raises its vector.
+            if index == 2 && field.name == "intr" {
+                continue;
+            }
             assert_eq!(
                 ours.value_of(field.name),
                 kernel.value_of(field.name),
@@ -251,7 +258,8 @@ fn event_queues_are_made_as_the_kernel_makes_them() {
                 field.name
             );
         }
-        for (ours, kernel) in a.event_bitmask().iter().zip(b.event_bitmask()) {
+        for ((ours, kernel), pages) in a.event_bitmask().iter().zip(b.event_bitmask()).zip(pages) {
+            let kernel = kernel | if index == 0 { pages } else { 0 };
             // The kernel also wants events of queue pairs, which the driver does not have.
             assert_eq!(ours & !kernel, 0, "queue {index}");
             assert!(index == 1 || *ours == kernel, "queue {index}");

@@ -105,6 +105,8 @@ struct Busy<T> {
     token: u8,
     posted: Instant,
     deadline: Instant,
+    /// The deadline has passed, and the answer is waited for all the same.
+    overdue: bool,
     tag: T,
 }
 
@@ -257,11 +259,6 @@ impl<T> CommandQueue<T> {
         (last.busy.is_none() && !last.lost).then(|| self.pages_slot())
     }
 
-    /// Whether the slot for MANAGE_PAGES is held by a command that timed out.
-    pub(crate) fn pages_slot_lost(&self) -> bool {
-        self.slots.last().is_none_or(|s| s.lost)
-    }
-
     /// Commands in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.slots.iter().filter(|s| s.busy.is_some()).count()
@@ -271,7 +268,7 @@ impl<T> CommandQueue<T> {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.slots
             .iter()
-            .filter_map(|s| s.busy.as_ref().map(|b| b.deadline))
+            .filter_map(|s| s.busy.as_ref().filter(|b| !b.overdue).map(|b| b.deadline))
             .min()
     }
 
@@ -309,6 +306,7 @@ impl<T> CommandQueue<T> {
                     token,
                     posted: now,
                     deadline: now + order.patience,
+                    overdue: false,
                     tag,
                 });
                 Ok(())
@@ -372,21 +370,41 @@ impl<T> CommandQueue<T> {
     }
 
     /// Gives up the commands whose time is over. The caller has looked at the entries before.
-    pub(crate) fn expire(&mut self, now: Instant, done: &mut Vec<Completed<T>>) {
-        for slot in &mut self.slots {
-            if let Some(busy) = slot.busy.take_if(|busy| busy.deadline <= now) {
+    ///
+    /// MANAGE_PAGES is not given up: pages are about to change hands, and only its answer says
+    /// which. Its failure is returned once; it stays in flight.
+    pub(crate) fn expire(
+        &mut self,
+        now: Instant,
+        done: &mut Vec<Completed<T>>,
+    ) -> Option<CommandFailure> {
+        let last = self.pages_slot();
+        let mut late = None;
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let number = slot.number;
+            let failure = |busy: &Busy<T>| CommandFailure::TimedOut {
+                opcode: busy.opcode,
+                op_mod: busy.op_mod,
+                slot: number,
+                waited: now.saturating_duration_since(busy.posted),
+            };
+            let is_due = |busy: &mut Busy<T>| busy.deadline <= now && !busy.overdue;
+            if at == last {
+                if let Some(busy) = slot.busy.as_mut().filter(|busy| busy.deadline <= now) {
+                    if !std::mem::replace(&mut busy.overdue, true) {
+                        late = Some(failure(busy));
+                    }
+                }
+            } else if let Some(busy) = slot.busy.take_if(is_due) {
                 slot.lost = true;
+                let result = Err(failure(&busy));
                 done.push(Completed {
                     tag: busy.tag,
-                    result: Err(CommandFailure::TimedOut {
-                        opcode: busy.opcode,
-                        op_mod: busy.op_mod,
-                        slot: slot.number,
-                        waited: now.saturating_duration_since(busy.posted),
-                    }),
+                    result,
                 });
             }
         }
+        late
     }
 
     /// Ends every command in flight, because the device has failed.

@@ -200,9 +200,13 @@ impl Thread {
             self.shared
                 .count(|c| &c.lost_events, self.done.len() as u64);
             self.complete_all(now);
-            self.queue.expire(now, &mut self.done);
-            self.shared.count(|c| &c.timeouts, self.done.len() as u64);
+            let pages = self.queue.expire(now, &mut self.done);
+            let timeouts = self.done.len() + usize::from(pages.is_some());
+            self.shared.count(|c| &c.timeouts, timeouts as u64);
             self.complete_all(now);
+            if let Some(failure) = pages {
+                self.pages.late(&failure);
+            }
         }
         if now >= self.next_health {
             self.next_health = now + HEALTH;

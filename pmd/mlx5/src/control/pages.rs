@@ -61,7 +61,7 @@ impl Thread {
         self.pages.reclaim_all();
         self.page_jobs.reclaim = Some(Reclaim {
             reply,
-            held: self.pages.held(),
+            held: self.pages.unsettled(),
             progress: now,
             retry: None,
             patience,
@@ -154,6 +154,7 @@ impl Thread {
     /// A GIVE or CANT_GIVE has ended.
     pub(super) fn gave(&mut self, result: Result<(), CommandFailure>) {
         let began = Instant::now();
+        self.count_late();
         let of = self.pages.gave(result);
         self.pages.step_over(of, began.elapsed());
     }
@@ -162,14 +163,24 @@ impl Thread {
     /// bringing them there took.
     pub(super) fn took(&mut self, result: Result<(), CommandFailure>) {
         let began = Instant::now();
+        self.count_late();
         let pages = result.map(|()| self.queue.returned());
         let of = self.pages.took(pages);
         self.pages.step_over(of, began.elapsed());
     }
 
+    /// The step has ended; counts it if nobody believed in its answer any more. (A device that was
+    /// given up has not answered.)
+    fn count_late(&mut self) {
+        let late = self.pages.is_overdue() && self.fault.is_none();
+        self.shared.count(|c| &c.late_answers, u64::from(late));
+    }
+
     /// Ends a reclaim, or tries again when firmware has come back with nothing.
     fn reclaim_progress(&mut self, now: Instant) {
-        if self.pages.is_busy() {
+        // One that is overdue has had its time.
+        let overdue = self.pages.is_overdue();
+        if self.pages.is_busy() && !overdue {
             return;
         }
         let Some(reclaim) = &mut self.page_jobs.reclaim else {
@@ -178,14 +189,14 @@ impl Thread {
         if reclaim.retry.is_some_and(|at| now < at) {
             return;
         }
-        let held = self.pages.held();
+        let held = self.pages.unsettled();
         if held < reclaim.held {
             reclaim.held = held;
             reclaim.progress = now;
         }
         let late = now.saturating_duration_since(reclaim.progress) >= reclaim.patience
             || now >= reclaim.end;
-        if held == 0 || late || self.fault.is_some() || self.queue.pages_slot_lost() {
+        if held == 0 || late || overdue || self.fault.is_some() {
             if let Some(reclaim) = self.page_jobs.reclaim.take() {
                 answer(&reclaim.reply, self.pages.holders());
             }

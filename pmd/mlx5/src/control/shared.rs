@@ -19,8 +19,11 @@ pub struct EventCounts {
     pub page_requests: u64,
     /// Commands whose completion event never came.
     pub lost_events: u64,
-    /// Commands that were never answered.
+    /// Commands that were not answered in time.
     pub timeouts: u64,
+    /// Of these, MANAGE_PAGES that were answered after all. Their pages are booked; of other
+    /// commands nobody knows what they did.
+    pub late_answers: u64,
     /// Interrupt vectors whose descriptor failed.
     pub lost_interrupts: u64,
     /// Events of a kind that is not used.
@@ -34,6 +37,7 @@ pub(super) struct Counts {
     pub(super) page_requests: AtomicU64,
     pub(super) lost_events: AtomicU64,
     pub(super) timeouts: AtomicU64,
+    pub(super) late_answers: AtomicU64,
     pub(super) lost_interrupts: AtomicU64,
     pub(super) unknown_events: AtomicU64,
 }
@@ -111,6 +115,7 @@ impl Shared {
             page_requests: get(&c.page_requests),
             lost_events: get(&c.lost_events),
             timeouts: get(&c.timeouts),
+            late_answers: get(&c.late_answers),
             lost_interrupts: get(&c.lost_interrupts),
             unknown_events: get(&c.unknown_events),
         }

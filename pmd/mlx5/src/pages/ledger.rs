@@ -40,6 +40,9 @@ pub struct FunctionPages {
     pub returned: u64,
     /// Pages that firmware holds now.
     pub outstanding: usize,
+    /// Of these, pages whose GIVE was answered after firmware had dropped all of the function's:
+    /// they count as given after that, but may have been dropped with the others.
+    pub doubtful: usize,
     /// Pages whose GIVE failed: free again if firmware refused them, kept aside if nobody knows.
     pub failed: u64,
     /// CANT_GIVE sent.
@@ -87,6 +90,8 @@ pub struct PageReport {
     pub steps: StepTimes,
     /// Mailboxes that MANAGE_PAGES has, made once; no step allocates any.
     pub mailboxes: usize,
+    /// A MANAGE_PAGES is under way whose time is over. No other one is sent until it is answered.
+    pub overdue: bool,
     /// Most steps that began while another command waited to be posted.
     pub command_wait_steps: u64,
 }

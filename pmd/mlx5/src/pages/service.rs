@@ -81,8 +81,12 @@ struct Demand {
 
 #[derive(Clone, Copy, Debug)]
 enum InFlight {
-    /// With the demand it serves, whose `remaining` counts what comes after this step.
-    Give(Demand),
+    /// With the demand it serves, whose `remaining` counts what comes after this step. `crossed`:
+    /// firmware has dropped the function's pages since it was sent.
+    Give {
+        demand: Demand,
+        crossed: bool,
+    },
     CantGive,
     /// `crossed`: firmware has dropped the function's pages since it was sent. `renewed`: what
     /// firmware has offered since, which a short answer does not withdraw.
@@ -149,6 +153,10 @@ pub(crate) struct PageServer<M: PageMemory> {
     spent: Duration,
     /// The last TAKE returned nothing at all.
     empty_handed: bool,
+    /// The device is being taken down: what firmware does not return it does not hold.
+    closing: bool,
+    /// The step in flight was not answered in time.
+    overdue: bool,
     next_release: Option<Instant>,
     unmapped: u64,
     no_memory: Throttle,
@@ -180,6 +188,8 @@ impl<M: PageMemory> PageServer<M> {
             times: StepTimes::default(),
             spent: Duration::ZERO,
             empty_handed: false,
+            closing: false,
+            overdue: false,
             next_release: None,
             unmapped: 0,
             no_memory: Throttle::default(),
@@ -220,6 +230,7 @@ impl<M: PageMemory> PageServer<M> {
             },
             steps: self.times.clone(),
             mailboxes: 0,
+            overdue: self.overdue,
             command_wait_steps: 0,
         }
     }
@@ -227,6 +238,12 @@ impl<M: PageMemory> PageServer<M> {
     /// Pages that firmware holds.
     pub(crate) fn held(&self) -> usize {
         self.functions.iter().map(|f| f.pages.outstanding).sum()
+    }
+
+    /// Pages that firmware holds, or may hold.
+    pub(crate) fn unsettled(&self) -> usize {
+        let limbo: usize = self.functions.iter().map(|f| f.limbo).sum();
+        self.held() + limbo
     }
 
     /// Functions that hold pages, and how many.
@@ -241,6 +258,11 @@ impl<M: PageMemory> PageServer<M> {
     /// Whether a command is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight.is_some()
+    }
+
+    /// Whether it was not answered in time.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.overdue
     }
 
     /// Addresses of the GIVE in flight.
@@ -336,35 +358,42 @@ impl<M: PageMemory> PageServer<M> {
         }
     }
 
-    /// Sets every function's target to all that it holds (teardown).
+    /// Sets every function's target to all that it holds or may hold (teardown).
     pub(crate) fn reclaim_all(&mut self) {
+        self.closing = true;
         for at in 0..self.functions.len() {
             let Some(function) = self.functions.get(at) else {
                 break;
             };
-            let (key, held) = (function.pages.key, function.pages.outstanding);
-            if held > 0 {
-                let all = held + function.limbo;
-                self.reclaim(key, u32::try_from(all).unwrap_or(u32::MAX));
+            let all = function.pages.outstanding + function.limbo;
+            if all > 0 {
+                self.reclaim(function.pages.key, u32::try_from(all).unwrap_or(u32::MAX));
             }
         }
         self.empty_handed = false;
     }
 
     /// Firmware has dropped all pages of a function. Demands stay: they are of what it wants now.
+    ///
+    /// Requests and answers are read in the order in which firmware wrote them. So a GIVE that was
+    /// answered before is dropped with the rest, and the pages of one that is not answered yet are
+    /// given after it: they must not be freed, because firmware has them or will have them. Only
+    /// firmware that answers later than it acts can have dropped them too; they are remembered as
+    /// doubtful, and written off when it does not return them at the end.
     fn release_all(&mut self, key: FunctionKey) {
         let of = self.function(key);
-        let giving = matches!(self.in_flight, Some(InFlight::Give(demand)) if demand.of == of);
-        if let Some(InFlight::Take {
-            of: taking,
-            crossed,
-            renewed,
-            ..
-        }) = &mut self.in_flight
-        {
-            if *taking == of {
-                (*crossed, *renewed) = (true, 0);
+        let mut giving = false;
+        match &mut self.in_flight {
+            Some(InFlight::Take {
+                of: taking,
+                crossed,
+                renewed,
+                ..
+            }) if *taking == of => (*crossed, *renewed) = (true, 0),
+            Some(InFlight::Give { demand, crossed }) if demand.of == of => {
+                (*crossed, giving) = (true, true);
             }
+            _ => {}
         }
         let Some(function) = self.functions.get_mut(of) else {
             return;
@@ -372,6 +401,7 @@ impl<M: PageMemory> PageServer<M> {
         let (held, owner) = (function.pages.outstanding, function.owner);
         function.pages.target = 0;
         function.pages.outstanding = 0;
+        function.pages.doubtful = 0;
         function.pages.returned += held as u64;
         self.counts.released += held as u64;
         if held == 0 {
@@ -492,11 +522,14 @@ impl<M: PageMemory> PageServer<M> {
                 self.demands.pop_front();
                 self.outgoing.clear();
                 self.arena.take(owner, count as usize, &mut self.outgoing);
-                self.in_flight = Some(InFlight::Give(Demand {
-                    of,
-                    remaining: remaining - count,
-                    origin,
-                }));
+                self.in_flight = Some(InFlight::Give {
+                    demand: Demand {
+                        of,
+                        remaining: remaining - count,
+                        origin,
+                    },
+                    crossed: false,
+                });
                 let function = self.functions.get_mut(of)?;
                 function.pages.steps += 1;
                 function.pages.largest_step = function.pages.largest_step.max(count as u32);

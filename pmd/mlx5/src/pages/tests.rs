@@ -3,6 +3,7 @@
 use super::*;
 use crate::command::CommandError;
 use crate::error::CommandFailure;
+use pollux_prm::command_queue::DeliveryStatus;
 use pollux_prm::opcode::{Opcode, Status};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -97,6 +98,14 @@ fn timed_out() -> CommandFailure {
         op_mod: 1,
         slot: 31,
         waited: Duration::from_secs(1),
+    }
+}
+
+fn undelivered() -> CommandFailure {
+    CommandFailure::Delivery {
+        opcode: Opcode::MANAGE_PAGES,
+        op_mod: 1,
+        delivery: DeliveryStatus::FIRMWARE_ERROR,
     }
 }
 
@@ -421,6 +430,119 @@ fn a_give_in_flight_survives_release_all() {
     assert_eq!(step(&mut s), Some(Step::Take { key: VF, count: 50 }));
     s.took(Ok(&pages));
     assert_eq!((s.counts().held, s.counts().unknown), (7, 0));
+}
+
+/// Firmware that acts, drops all, and answers then: what it was given last is gone too, and at the
+/// end nobody waits for it.
+#[test]
+fn doubtful_pages_are_written_off_when_firmware_does_not_return_them() {
+    for dropped in [false, true] {
+        let mut s = server(4096);
+        s.request(VF, false, 50);
+        let pages = give(&mut s, VF);
+        s.request(VF, true, 0);
+        s.gave(Ok(()));
+        let ledger = s.report().functions[0];
+        assert_eq!((ledger.outstanding, ledger.doubtful), (50, 50));
+        s.request(VF, false, 10);
+        let more = give(&mut s, VF);
+        s.gave(Ok(()));
+        s.reclaim_all();
+        let take = |count| Some(Step::Take { key: VF, count });
+        assert_eq!(step(&mut s), take(60));
+        if dropped {
+            s.took(Ok(&more));
+            assert_eq!(s.counts().held, 50);
+            s.reclaim_all();
+            assert_eq!(step(&mut s), take(50));
+            s.took(Ok(&[]));
+            assert_eq!(s.counts().released, 50);
+        } else {
+            s.took(Ok(&[pages.clone(), more].concat()));
+        }
+        assert_eq!(
+            (s.counts().held, s.unsettled(), s.counts().unknown),
+            (0, 0, 0)
+        );
+        while s.next_step() == Some(Step::Freed) {}
+        assert_eq!(s.report().memory.free, s.report().memory.pages);
+        s.check();
+    }
+}
+
+/// Before the end it may have its reasons to return nothing.
+#[test]
+fn doubtful_pages_are_kept_while_the_device_runs() {
+    let mut s = server(4096);
+    s.request(VF, false, 50);
+    let pages = give(&mut s, VF);
+    s.request(VF, true, 0);
+    s.gave(Ok(()));
+    s.request(VF, false, -50);
+    let take = |count| Some(Step::Take { key: VF, count });
+    assert_eq!(step(&mut s), take(50));
+    s.took(Ok(&[]));
+    assert_eq!(s.counts().held, 50);
+    s.request(VF, false, -50);
+    assert_eq!(step(&mut s), take(50));
+    s.took(Ok(&pages[..20]));
+    let ledger = s.report().functions[0];
+    assert_eq!((ledger.outstanding, ledger.doubtful), (30, 30));
+    // All dropped once more, with nothing under way: no doubt is left.
+    s.request(VF, true, 0);
+    let ledger = s.report().functions[0];
+    assert_eq!((ledger.outstanding, ledger.doubtful), (0, 0));
+}
+
+#[test]
+fn an_answer_that_comes_after_all_is_booked() {
+    let mut s = server(4096);
+    s.startup(PF, 100, 5);
+    s.startup(VF, 7, 6);
+    let pages = give(&mut s, PF);
+    s.late(&timed_out());
+    let told = s.take_outcomes();
+    assert_eq!(
+        told,
+        [5, 6].map(|ticket| (ticket, Outcome::Failed(timed_out())))
+    );
+    assert!(s.is_overdue() && s.report().overdue);
+    assert_eq!(step(&mut s), None, "nothing is sent beside it");
+    s.gave(Ok(()));
+    assert!(!s.is_overdue());
+    assert_eq!((s.counts().held, s.report().functions[0].wanted), (100, 0));
+    assert_eq!(s.report().functions[1].wanted, 0);
+    assert_eq!(step(&mut s), None);
+    s.request(PF, false, -100);
+    assert_eq!(
+        step(&mut s),
+        Some(Step::Take {
+            key: PF,
+            count: 100
+        })
+    );
+    s.late(&timed_out());
+    s.took(Ok(&pages));
+    assert_eq!((s.counts().held, s.is_overdue()), (0, false));
+    assert_eq!(s.take_outcomes(), []);
+}
+
+/// Nobody knows whether an undelivered GIVE arrived, until the device was taken down.
+#[test]
+fn pages_of_an_undelivered_give_are_asked_for_at_the_end() {
+    for arrived in [false, true] {
+        let mut s = server(512);
+        s.request(PF, false, 20);
+        let pages = give(&mut s, PF);
+        s.gave(Err(undelivered()));
+        assert_eq!(step(&mut s), Some(Step::CantGive(PF)));
+        s.gave(Ok(()));
+        assert_eq!((s.counts().held, s.unsettled()), (0, 20));
+        s.reclaim_all();
+        assert_eq!(step(&mut s), Some(Step::Take { key: PF, count: 20 }));
+        s.took(if arrived { Ok(&pages) } else { Ok(&[]) });
+        assert_eq!((s.unsettled(), s.counts().unknown), (0, 0));
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! How steps end, and what happens beside them: answers are booked, trouble is reported, idle
 //! memory is let go of, and a device that has failed is given up.
 
-use super::{InFlight, Origin, Outcome, PageMemory, PageServer};
+use super::{Demand, InFlight, Origin, Outcome, PageMemory, PageServer};
 use crate::error::CommandFailure;
 use crate::pages::arena::{LIMBO, Wrong};
 use std::time::{Duration, Instant};
@@ -50,7 +50,8 @@ impl<M: PageMemory> PageServer<M> {
 
     /// A GIVE or CANT_GIVE has ended. Returns whose it was, for [`step_over`](Self::step_over).
     pub(crate) fn gave(&mut self, result: Result<(), CommandFailure>) -> Option<usize> {
-        let Some(InFlight::Give(demand)) = self.in_flight.take() else {
+        self.overdue = false;
+        let Some(InFlight::Give { demand, crossed }) = self.in_flight.take() else {
             if let Err(failure) = result {
                 if let Some(held_back) = self.failed.pass() {
                     tracing::warn!(%failure, held_back, "firmware was not told that there are no pages");
@@ -64,6 +65,7 @@ impl<M: PageMemory> PageServer<M> {
         let outcome = match result {
             Ok(()) => {
                 pages.outstanding += count;
+                pages.doubtful += if crossed { count } else { 0 };
                 pages.given += count as u64;
                 pages.wanted = pages.wanted.saturating_sub(count as u64);
                 self.counts.given += count as u64;
@@ -122,10 +124,12 @@ impl<M: PageMemory> PageServer<M> {
         else {
             return None;
         };
+        self.overdue = false;
         let function = self.functions.get_mut(of)?;
         let key = function.pages.key;
         let mut wrong: Option<(u64, Wrong)> = None;
         let mut corrupt = 0;
+        let told = matches!(result, Ok(_) | Err(CommandFailure::Refused(_)));
         let returned = match result {
             // They are free, or about to be: firmware dropped them after it answered.
             Ok(pages) if crossed => {
@@ -138,6 +142,7 @@ impl<M: PageMemory> PageServer<M> {
                     wrong.get_or_insert((page, kind));
                 });
                 function.pages.outstanding = function.pages.outstanding.saturating_sub(owned);
+                function.pages.doubtful = function.pages.doubtful.min(function.pages.outstanding);
                 function.pages.returned += (owned + unsure) as u64;
                 function.limbo = function.limbo.saturating_sub(unsure);
                 self.counts.taken += (owned + unsure) as u64;
@@ -176,7 +181,53 @@ impl<M: PageMemory> PageServer<M> {
             target.saturating_sub(returned)
         };
         *target = remains.max(renewed);
+        if self.closing && self.empty_handed && told && !crossed {
+            self.settle(of);
+        }
         Some(of)
+    }
+
+    /// A device that was taken down has nothing more to return of this function: of the pages that
+    /// it may hold, it holds none.
+    fn settle(&mut self, of: usize) {
+        let Some(function) = self.functions.get_mut(of) else {
+            return;
+        };
+        function.limbo = 0;
+        let pages = function.pages;
+        if pages.doubtful > 0 && pages.outstanding == pages.doubtful {
+            self.release_all(pages.key);
+        }
+    }
+
+    /// The step in flight was not answered in time. It stays in flight, and is booked if an answer
+    /// comes after all; whoever waits for pages at start-up is told now.
+    pub(crate) fn late(&mut self, failure: &CommandFailure) {
+        self.overdue = true;
+        if let Some(held_back) = self.failed.pass() {
+            tracing::error!(%failure, held_back, "no page requests are served until this is answered");
+        }
+        let mut told = Vec::new();
+        let mut tell = |demand: &Demand| match demand.origin {
+            Origin::Startup(ticket) => {
+                told.push((ticket, demand.of, demand.remaining));
+                true
+            }
+            Origin::Event => false,
+        };
+        if let Some(InFlight::Give { demand, .. }) = &mut self.in_flight {
+            if tell(demand) {
+                (demand.origin, demand.remaining) = (Origin::Event, 0);
+            }
+        }
+        self.demands.retain(|demand| !tell(demand));
+        for (ticket, of, unserved) in told {
+            if let Some(function) = self.functions.get_mut(of) {
+                function.pages.wanted = function.pages.wanted.saturating_sub(unserved);
+            }
+            self.outcomes
+                .push((ticket, Outcome::Failed(failure.clone())));
+        }
     }
 
     /// The device has failed: nothing is asked for or answered any more. The pages stay as they
@@ -253,6 +304,7 @@ impl<M: PageMemory> PageServer<M> {
         self.functions.clear();
         self.by_key.clear();
         self.in_flight = None;
+        self.overdue = false;
         self.next_release = None;
         held
     }
