@@ -298,6 +298,12 @@ impl CommandQueue {
             .any(|slot| matches!(slot, Slot::Held { .. }))
     }
 
+    /// Commands that wait for their time.
+    pub(crate) fn late(&self) -> usize {
+        let late = |slot: &&Slot| matches!(slot, Slot::Late { .. } | Slot::Waiting { .. });
+        self.slots.iter().filter(late).count()
+    }
+
     fn undeliver(
         &mut self,
         slot: usize,

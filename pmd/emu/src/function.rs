@@ -154,6 +154,8 @@ pub struct FunctionReport {
     pub undelivered: u64,
     /// A command waits for pages.
     pub holding: bool,
+    /// Commands that wait for their time, to be executed or answered.
+    pub late: usize,
     /// Command doorbells for slots that were busy, absent or not the device's.
     pub stray_doorbells: u64,
     /// Events written.
@@ -599,6 +601,7 @@ impl Player<'_> {
             refused: self.firmware.refused,
             undelivered: counts.undelivered,
             holding,
+            late: self.queue.as_ref().map_or(0, CommandQueue::late),
             stray_doorbells: counts.stray,
             events: self.written,
             events_lost: self.lost,
