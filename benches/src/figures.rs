@@ -1,5 +1,7 @@
 //! The common end of every benchmark: options, medians, and how figures are printed.
 
+use std::process::ExitCode;
+
 /// What every benchmark program takes on its command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
@@ -92,6 +94,22 @@ impl Figures {
     /// Prints them.
     pub fn print(&self, options: &Options) {
         print!("{}", self.render(options.json));
+    }
+}
+
+/// The whole of a benchmark program: reads the command line, measures, prints; one line for what
+/// went wrong, and status 1.
+pub fn program(name: &str, measure: impl FnOnce(&Options) -> Result<Figures, String>) -> ExitCode {
+    let options = Options::from_command_line();
+    match measure(&options) {
+        Ok(figures) => {
+            figures.print(&options);
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            eprintln!("{name}: {problem}");
+            ExitCode::FAILURE
+        }
     }
 }
 

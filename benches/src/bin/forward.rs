@@ -2,7 +2,7 @@
 //! adapter, beside DPDK's testpmd over a memif pair, alternating in one run.
 #![forbid(unsafe_code)]
 
-use pollux_benches::figures::{Figures, Options, median};
+use pollux_benches::figures::{Figures, Options, median, program};
 use pollux_benches::forwarder::{Forwarder, dpdk_testpmd, own_testpmd};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -86,15 +86,5 @@ fn run(options: &Options) -> Result<Figures, String> {
 }
 
 fn main() -> ExitCode {
-    let options = Options::from_command_line();
-    match run(&options) {
-        Ok(figures) => {
-            figures.print(&options);
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            eprintln!("forward: {problem}");
-            ExitCode::FAILURE
-        }
-    }
+    program("forward", run)
 }

@@ -4,7 +4,7 @@
 //! as a queue does; `packet` makes empty packets of them and frees them by what they are.
 #![forbid(unsafe_code)]
 
-use pollux_benches::figures::{Figures, Options, median};
+use pollux_benches::figures::{Figures, Options, median, program};
 use pollux_mempool::{Burst, InFlight, Lcore, Pool, PoolConfig, cycles};
 use std::process::ExitCode;
 
@@ -83,15 +83,5 @@ fn run(options: &Options) -> Result<Figures, String> {
 }
 
 fn main() -> ExitCode {
-    let options = Options::from_command_line();
-    match run(&options) {
-        Ok(figures) => {
-            figures.print(&options);
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            eprintln!("pool: {problem}");
-            ExitCode::FAILURE
-        }
-    }
+    program("pool", run)
 }

@@ -2,7 +2,7 @@
 //! on a side.
 #![forbid(unsafe_code)]
 
-use pollux_benches::figures::{Figures, Options, median};
+use pollux_benches::figures::{Figures, Options, median, program};
 use pollux_mempool::cycles;
 use pollux_mempool::ring::{Mode, Multi, Ring, Single};
 use std::process::ExitCode;
@@ -53,15 +53,5 @@ fn run(options: &Options) -> Result<Figures, String> {
 }
 
 fn main() -> ExitCode {
-    let options = Options::from_command_line();
-    match run(&options) {
-        Ok(figures) => {
-            figures.print(&options);
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            eprintln!("ring: {problem}");
-            ExitCode::FAILURE
-        }
-    }
+    program("ring", run)
 }

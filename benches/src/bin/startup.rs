@@ -1,7 +1,7 @@
 //! Seconds from starting the forwarder to the first forwarded packet, and its resident memory.
 #![forbid(unsafe_code)]
 
-use pollux_benches::figures::{Figures, Options, median};
+use pollux_benches::figures::{Figures, Options, median, program};
 use pollux_benches::forwarder::{Forwarder, dpdk_testpmd, own_testpmd};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -95,15 +95,5 @@ fn run(options: &Options) -> Result<Figures, String> {
 }
 
 fn main() -> ExitCode {
-    let options = Options::from_command_line();
-    match run(&options) {
-        Ok(figures) => {
-            figures.print(&options);
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            eprintln!("startup: {problem}");
-            ExitCode::FAILURE
-        }
-    }
+    program("startup", run)
 }

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use pollux::{BURST, Burst, Config, Lcore, Pollux};
-use pollux_benches::figures::{Figures, Options, median};
+use pollux_benches::figures::{Figures, Options, median, program};
 use pollux_benches::forwarder::{Forwarder, own_testpmd};
 use pollux_benches::server::Server;
 use std::process::ExitCode;
@@ -149,15 +149,5 @@ fn run(options: &Options) -> Result<Figures, String> {
 }
 
 fn main() -> ExitCode {
-    let options = Options::from_command_line();
-    match run(&options) {
-        Ok(figures) => {
-            figures.print(&options);
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            eprintln!("vfio-user: {problem}");
-            ExitCode::FAILURE
-        }
-    }
+    program("vfio-user", run)
 }

@@ -30,6 +30,20 @@ impl Interrupt {
         })
     }
 
+    /// `count` of them, for a function that has `there`.
+    ///
+    /// # Errors
+    /// [`BusError::Vectors`] when it has fewer; as [`new`](Self::new).
+    pub(crate) fn several(count: usize, there: usize) -> Result<Vec<Self>, BusError> {
+        if count > there {
+            return Err(BusError::Vectors {
+                asked: count,
+                there,
+            });
+        }
+        (0..count).map(|_| Self::new()).collect()
+    }
+
     /// A vector from an eventfd that somebody else made.
     ///
     /// # Errors

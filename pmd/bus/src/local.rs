@@ -146,17 +146,8 @@ impl Function for LocalFunction {
     }
 
     fn enable_interrupts(&self, count: usize) -> Result<Vec<Interrupt>, BusError> {
-        let there = self.lines.len();
-        if count > there {
-            return Err(BusError::Vectors {
-                asked: count,
-                there,
-            });
-        }
+        let interrupts = Interrupt::several(count, self.lines.len())?;
         self.disable_interrupts()?;
-        let interrupts = (0..count)
-            .map(|_| Interrupt::new())
-            .collect::<Result<Vec<_>, _>>()?;
         for (vector, interrupt) in interrupts.iter().enumerate() {
             self.lines.join(vector, Some(interrupt.clone()));
         }

@@ -264,15 +264,7 @@ impl Function for VfioFunction {
     }
 
     fn enable_interrupts(&self, count: usize) -> Result<Vec<Interrupt>, BusError> {
-        if count > self.vectors {
-            return Err(BusError::Vectors {
-                asked: count,
-                there: self.vectors,
-            });
-        }
-        let interrupts = (0..count)
-            .map(|_| Interrupt::new())
-            .collect::<Result<Vec<_>, _>>()?;
+        let interrupts = Interrupt::several(count, self.vectors)?;
         self.join(&interrupts)?;
         Ok(interrupts)
     }

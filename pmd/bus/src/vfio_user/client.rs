@@ -326,16 +326,8 @@ impl Function for VfioUserFunction {
     }
 
     fn enable_interrupts(&self, count: usize) -> Result<Vec<Interrupt>, BusError> {
-        if count > self.vectors {
-            return Err(BusError::Vectors {
-                asked: count,
-                there: self.vectors,
-            });
-        }
+        let interrupts = Interrupt::several(count, self.vectors)?;
         self.disable_interrupts()?;
-        let interrupts = (0..count)
-            .map(|_| Interrupt::new())
-            .collect::<Result<Vec<_>, _>>()?;
         let mut first = 0;
         for part in interrupts.chunks(self.link.fds_per_message()) {
             if let Err(refused) = self.join("interrupts", first, part) {
