@@ -207,7 +207,7 @@ fn a_link_that_is_down_has_a_reason() {
         "no page"
     );
     question.set_page_select(PDDR_TROUBLESHOOTING);
-    let mut reason = |driver: &mut Driver| {
+    let reason = |driver: &mut Driver| {
         let answer = access(driver, &question, RegisterAccess::READ).unwrap();
         let page = answer.page();
         let text: Vec<u8> = page
