@@ -276,6 +276,33 @@ impl Session {
         while !all_up(self) && Instant::now() < deadline {
             std::thread::sleep(LINK_INTERVAL);
         }
+        for line in self.links_down() {
+            self.screen.line(line);
+        }
+    }
+}
+
+impl Session {
+    /// A line for each started port without link, with the reason as far as the port says it.
+    fn links_down(&self) -> Vec<String> {
+        self.ports
+            .iter()
+            .zip(self.pollux.ports())
+            .filter(|(state, port)| {
+                state.status == Status::Started && port.link().up != Some(true)
+            })
+            .map(|(state, port)| {
+                let reason = match port.link_trouble() {
+                    Ok(Some(trouble)) => trouble.to_string(),
+                    Ok(None) => "no cable, no module, or the other end is off".to_owned(),
+                    Err(e) => e.to_string(),
+                };
+                format!(
+                    "Port {}: link down: {reason}. It starts all the same; what it sends before the link comes is lost",
+                    state.number
+                )
+            })
+            .collect()
     }
 }
 

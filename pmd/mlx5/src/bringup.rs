@@ -12,12 +12,15 @@ use crate::control::{Blocks, Control, ControlParts, Queue};
 use crate::dma::{Carver, DmaMemory};
 use crate::eq::{EqKind, Ring};
 use crate::error::{CommandFailure, Error};
+use crate::family::{self, Kin};
+use crate::health;
 use crate::init_segment::{FirmwareVersion, InitSegment};
-use crate::pages::{FunctionKey, Outcome};
+use crate::needs::{self, Without};
+use crate::pages::{FunctionKey, Outcome, PageBacking, room};
 use crate::stack::{Graveyard, Stack};
 use pollux_bus::{Function, Iova, Registers};
 use pollux_mempool::{NodeId, PageChoice, SegmentRequest};
-use pollux_prm::command::Command;
+use pollux_prm::command::{Command, Status};
 use pollux_prm::commands::eq::{AllocUar, CreateEq, CreateEqOut, DeallocUar, DestroyEq};
 use pollux_prm::commands::hca::{
     DisableHca, EnableHca, InitHca, QueryAdapter, QueryIssi, SetDriverVersion, SetIssi,
@@ -37,6 +40,11 @@ use zerocopy::FromBytes;
 
 /// Time between two looks at the initializing bit.
 const INITIALIZING_LOOK: Duration = Duration::from_millis(2);
+/// When it is first said that firmware is waited for, and how often then.
+const FIRST_WORD: Duration = Duration::from_secs(1);
+const NEXT_WORD: Duration = Duration::from_secs(5);
+/// How long registers may read as all ones while firmware starts.
+const SILENCE: Duration = Duration::from_secs(5);
 /// How long firmware may return no page before taking them back is given up; no longer than a
 /// command.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(5);
@@ -51,6 +59,10 @@ pub(crate) struct Device {
     pub(crate) control: Control,
     pub(crate) firmware: FirmwareVersion,
     pub(crate) capabilities: Capabilities,
+    /// What the adapter does not offer.
+    pub(crate) without: Without,
+    /// What is less than it could be, in sentences.
+    pub(crate) shortcomings: Vec<String>,
     /// Board identity of the adapter.
     pub(crate) psid: String,
     /// Protection domain.
@@ -88,15 +100,38 @@ impl Device {
         let name = function.identity().name.clone();
         options.firmware_pages.check(function.identity().emulated)?;
         let node = options.node.or(function.identity().node.map(NodeId));
+        let mut shortcomings = Vec::new();
+        let identity = function.identity();
+        match family::kin(identity) {
+            Kin::Known(_) => {}
+            Kin::Unknown => shortcomings.push(family::unknown(identity)),
+            Kin::Other { what, remedy } => {
+                return Err(Error::NotMlx5 {
+                    function: name,
+                    vendor: identity.vendor,
+                    device: identity.device,
+                    what,
+                    remedy,
+                });
+            }
+        }
         let segment = InitSegment::new(function.as_ref())?;
         if !segment.answers() {
-            return Err(Error::Unsupported {
-                function: name,
-                lacks: "does not answer (registers read as all ones)".into(),
-                remedy: "reset it, or look at its slot",
-            });
+            return Err(silent(&name));
         }
         wait_initialized(&name, &segment, options.init_deadline)?;
+        match health::before_start(&segment)? {
+            (Some(fault), _) => {
+                return Err(Error::Health {
+                    function: name,
+                    fault,
+                });
+            }
+            (None, Some(syndrome)) => shortcomings.push(format!(
+                "firmware reports health syndrome {syndrome} and goes on; look at dmesg of the time when the kernel's driver had it"
+            )),
+            (None, None) => {}
+        }
         let blocks = Blocks {
             name: name.clone(),
             domain: Arc::clone(function.domain()),
@@ -131,6 +166,8 @@ impl Device {
             control,
             firmware: FirmwareVersion::default(),
             capabilities: Capabilities::none(),
+            without: Without::default(),
+            shortcomings,
             psid: String::new(),
             pd: 0,
             transport_domain: 0,
@@ -179,11 +216,11 @@ impl Device {
                 if stuck { Duration::ZERO } else { patience },
             )
         });
-        self.startup_pages(PagesKind::BOOT)?;
+        self.startup_pages(PagesKind::BOOT, options)?;
         self.set_host_endianness()?;
         capability::configure(&self.control, options.command_signatures)?;
         self.control.verify_signatures(options.command_signatures);
-        self.startup_pages(PagesKind::INIT)?;
+        self.startup_pages(PagesKind::INIT, options)?;
         self.control.execute::<InitHca>(&InitHca::request())?;
         self.stack.push("HCA started", move |control, _| {
             let mut teardown = TeardownHca::request();
@@ -198,7 +235,8 @@ impl Device {
         });
 
         self.capabilities = Capabilities::read(&self.control)?;
-        self.capabilities.check(&self.name)?;
+        self.without = needs::check(&self.capabilities, self.function.identity())?;
+        self.shortcomings.extend(self.without.said());
         self.control.watch_health(true);
         self.stack.push("health watched", |control, _| {
             control.watch_health(false);
@@ -225,7 +263,17 @@ impl Device {
     }
 
     fn set_issi(&self) -> Result<(), Error> {
-        let issi = self.control.execute::<QueryIssi>(&QueryIssi::request())?;
+        let issi = match self.control.execute::<QueryIssi>(&QueryIssi::request()) {
+            // Firmware from before there were steps.
+            Err(CommandFailure::Refused(refusal)) if refusal.status == Status::BAD_OP_ERR => {
+                return Err(Error::Unsupported {
+                    function: self.name.clone(),
+                    lacks: format!("speaks interface step 0 and not {ISSI}: {refusal}"),
+                    remedy: "update its firmware",
+                });
+            }
+            other => other?,
+        };
         if issi.supported_issi_dw0() >> ISSI & 1 == 0 {
             return Err(Error::Unsupported {
                 function: self.name.clone(),
@@ -242,7 +290,7 @@ impl Device {
         Ok(())
     }
 
-    fn startup_pages(&self, kind: PagesKind) -> Result<(), Error> {
+    fn startup_pages(&self, kind: PagesKind, options: &OpenOptions) -> Result<(), Error> {
         let mut input = QueryPages::request();
         input.set_op_mod(kind.0);
         let wanted = self.control.execute::<QueryPages>(&input)?;
@@ -251,6 +299,15 @@ impl Device {
             embedded: wanted.embedded_cpu_function(),
         };
         tracing::debug!(%kind, count = wanted.count(), %key, "start-up pages");
+        if options.firmware_pages.backing == PageBacking::Populated {
+            if let Some(why) = room::lacking(wanted.count()) {
+                return Err(Error::NoPages {
+                    function: self.name.clone(),
+                    count: wanted.count(),
+                    why,
+                });
+            }
+        }
         match self.control.startup_pages(key, wanted.count()) {
             Some(Outcome::Done) => Ok(()),
             Some(Outcome::Failed(failure)) => Err(failure.into()),
@@ -476,15 +533,46 @@ fn reclaim(name: &str, control: &Control, patience: Duration) -> Result<(), Erro
     })
 }
 
+fn silent(name: &str) -> Error {
+    Error::Unsupported {
+        function: name.into(),
+        lacks: "does not answer (registers read as all ones)".into(),
+        remedy: "look at dmesg and at its slot, or cold-boot the host",
+    }
+}
+
+/// Waits until firmware has started, and says so while it waits.
 fn wait_initialized(name: &str, segment: &InitSegment, patience: Duration) -> Result<(), Error> {
     let start = Instant::now();
+    let mut next_word = FIRST_WORD;
+    let mut answered = start;
     while segment.initializing()? {
-        let waited = start.elapsed();
+        let now = Instant::now();
+        let waited = now.saturating_duration_since(start);
+        // All ones look like the bit too.
+        if segment.answers() {
+            answered = now;
+        } else if now.saturating_duration_since(answered) >= SILENCE.min(patience) {
+            return Err(silent(name));
+        }
         if waited >= patience {
+            let health = match health::before_start(segment)? {
+                (_, Some(syndrome)) => format!(" (health syndrome {syndrome})"),
+                _ => String::new(),
+            };
             return Err(Error::Initializing {
                 function: name.into(),
                 waited,
+                health,
             });
+        }
+        if waited >= next_word {
+            next_word += NEXT_WORD;
+            tracing::warn!(
+                "{name}: firmware still initializing after {} s, waiting {} s more",
+                waited.as_secs(),
+                patience.saturating_sub(waited).as_secs()
+            );
         }
         std::thread::sleep(INITIALIZING_LOOK);
     }

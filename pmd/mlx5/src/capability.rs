@@ -13,8 +13,6 @@ use pollux_prm::opcode::Opcode;
 const CHECKSUM_OFF: u8 = 0;
 /// `cmdif_checksum`: both are.
 const CHECKSUM_ON: u8 = 3;
-/// `port_type` of an Ethernet port.
-const PORT_ETHERNET: u8 = 1;
 
 /// Where the adapter wants packet headers (`wqe_inline_mode` of the Ethernet offload
 /// capabilities).
@@ -122,43 +120,6 @@ impl Capabilities {
             ethernet,
             flow_table,
         })
-    }
-
-    /// Refuses an adapter that lacks what the driver cannot do without.
-    pub(crate) fn check(&self, function: &str) -> Result<(), Error> {
-        let lacks = |lacks: String, remedy| {
-            Err(Error::Unsupported {
-                function: function.into(),
-                lacks,
-                remedy,
-            })
-        };
-        if self.general.port_type() != PORT_ETHERNET {
-            return lacks(
-                format!(
-                    "has a port of type {} and not Ethernet",
-                    self.general.port_type()
-                ),
-                "set LINK_TYPE to ETH with mlxconfig",
-            );
-        }
-        if !self.general.nic_flow_table() {
-            return lacks("has no NIC flow tables".into(), "update its firmware");
-        }
-        if !self.general.eth_net_offloads() {
-            return lacks("has no Ethernet offloads".into(), "update its firmware");
-        }
-        let receive = self.flow_table.flow_table_properties_nic_receive();
-        if !receive.ft_support() || receive.max_ft_level() < 2 {
-            return lacks(
-                format!(
-                    "offers {} levels of receive flow tables of the 2 needed",
-                    receive.max_ft_level()
-                ),
-                "update its firmware",
-            );
-        }
-        Ok(())
     }
 
     /// Where headers must be.

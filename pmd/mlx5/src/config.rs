@@ -129,6 +129,9 @@ pub struct PortInfo {
     pub mac: MacAddress,
     /// The function had no address (a virtual one whose owner gave it none), so one was made up.
     pub mac_made_up: bool,
+    /// What makes the port less than it could be, each a sentence: a model that is not known,
+    /// optional capabilities that the adapter lacks, what its firmware says of its health.
+    pub shortcomings: Vec<String>,
     /// Largest MTU in bytes.
     pub max_mtu: usize,
     /// Most receive queues.
@@ -141,29 +144,4 @@ pub struct PortInfo {
     pub tx_descriptors: Limits,
     /// Node that the control plane and the rings are on.
     pub node: Option<NodeId>,
-}
-
-/// Name of an adapter family by PCI device id.
-pub(crate) fn model(device: u16) -> &'static str {
-    match device {
-        0x1013 => "ConnectX-4",
-        0x1014 => "ConnectX-4 virtual function",
-        0x1015 => "ConnectX-4 Lx",
-        0x1016 => "ConnectX-4 Lx virtual function",
-        0x1017 => "ConnectX-5",
-        0x1018 => "ConnectX-5 virtual function",
-        0x1019 => "ConnectX-5 Ex",
-        0x101a => "ConnectX-5 Ex virtual function",
-        0x101b => "ConnectX-6",
-        0x101c => "ConnectX-6 virtual function",
-        0x101d => "ConnectX-6 Dx",
-        0x101e => "ConnectX family virtual function",
-        0x101f => "ConnectX-6 Lx",
-        0x1021 => "ConnectX-7",
-        0x1023 => "ConnectX-8",
-        0xa2d2 => "BlueField",
-        0xa2d6 => "BlueField-2",
-        0xa2dc => "BlueField-3",
-        _ => "mlx5 adapter",
-    }
 }

@@ -31,7 +31,7 @@ pub enum Error {
     Command(#[from] CommandFailure),
     /// The function speaks another command interface.
     #[error(
-        "{function}: command interface revision {found}, this driver speaks 5; use other firmware"
+        "{function}: command interface revision {found}, this driver speaks 5, as every mlx5 adapter has; update its firmware (mstflint -d PCI query), and look at its device id"
     )]
     Interface {
         /// The function's name.
@@ -53,14 +53,60 @@ pub enum Error {
     },
     /// Firmware does not leave its initializing state.
     #[error(
-        "{function}: firmware still initializing after {} ms; reset the function or the host",
-        .waited.as_millis()
+        "{function}: firmware still initializing after {:.1} s, the limit{health}; it needs seconds after power-on, so it hangs: reset it (mlxfwreset -d PCI reset), else a cold boot",
+        .waited.as_secs_f32()
     )]
     Initializing {
         /// The function's name.
         function: String,
         /// Time waited.
         waited: Duration,
+        /// What its health buffer says, behind a blank; or nothing.
+        health: String,
+    },
+    /// Firmware had stopped before it was asked for anything.
+    #[error("{function}: firmware has stopped: {fault}")]
+    Health {
+        /// The function's name.
+        function: String,
+        /// What it says of itself.
+        fault: crate::health::Fault,
+    },
+    /// Known to be something that is no mlx5 adapter.
+    #[error("{function}: {vendor:04x}:{device:04x} is {what}; {remedy}")]
+    NotMlx5 {
+        /// The function's name.
+        function: String,
+        /// PCI vendor id.
+        vendor: u16,
+        /// PCI device id.
+        device: u16,
+        /// What it is.
+        what: &'static str,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The port is no Ethernet port.
+    #[error(
+        "{function}: the port is in {found} mode and Pollux drives Ethernet; mlxconfig -d {function} set LINK_TYPE_P{port}=2 (mstconfig takes the same words), then mlxfwreset or a cold boot"
+    )]
+    PortType {
+        /// The function's name.
+        function: String,
+        /// Its mode.
+        found: String,
+        /// The port's number for `mlxconfig`.
+        port: u8,
+    },
+    /// The adapter has less of some capabilities than the driver needs.
+    #[error("{function}: the adapter lacks {missing}; {remedy}")]
+    Capabilities {
+        /// The function's name.
+        function: String,
+        /// All of them, each with what is there, what is needed, and what for.
+        missing: String,
+        /// What to do.
+        remedy: &'static str,
     },
     /// The adapter lacks something that the driver cannot do without.
     #[error("{function}: the adapter {lacks}; {remedy}")]

@@ -36,26 +36,39 @@ pub enum Fault {
     Bus,
 }
 
+impl Fault {
+    /// What a person can do about it.
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::NotAnswering => "look at its slot and at dmesg",
+            Self::Firmware { syndrome, .. } if *syndrome == HealthSyndrome::HIGH_TEMP_ERR => {
+                "it is too hot: look at its fans and heat sink, let it cool, then a cold boot"
+            }
+            Self::Firmware { syndrome, .. } if *syndrome == HealthSyndrome::FW_CRC_ERR => {
+                "its firmware is damaged: burn it anew (mstflint), then a cold boot"
+            }
+            _ => {
+                "reset it (mlxfwreset -d PCI reset), else a cold boot; if it comes again, ask NVIDIA with this line"
+            }
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotAnswering => f.write_str("registers read as all ones, it is gone"),
-            Self::Disabled => f.write_str("its interface is disabled"),
-            Self::SoftwareReset => f.write_str("it is in software reset"),
+            Self::NotAnswering => f.write_str("registers read as all ones, it is gone")?,
+            Self::Disabled => f.write_str("its interface is disabled")?,
+            Self::SoftwareReset => f.write_str("it is in software reset")?,
             Self::Firmware { syndrome, extended } => {
-                write!(
-                    f,
-                    "health syndrome {syndrome}, extended {extended:#x}; reset the function"
-                )
+                write!(f, "health syndrome {syndrome}, extended {extended:#x}")?;
             }
             Self::CounterStopped { seconds } => {
-                write!(
-                    f,
-                    "health counter unchanged for {seconds} s; reset the function"
-                )
+                write!(f, "health counter unchanged for {seconds} s")?;
             }
-            Self::Bus => f.write_str("its registers cannot be read"),
+            Self::Bus => f.write_str("its registers cannot be read")?,
         }
+        write!(f, "; {}", self.remedy())
     }
 }
 
@@ -106,6 +119,23 @@ impl Watch {
             seconds: still.as_secs(),
         })
     }
+}
+
+/// What firmware says of itself before it is asked for anything: why it has stopped, or a syndrome
+/// with which it goes on.
+pub(crate) fn before_start(
+    segment: &InitSegment,
+) -> Result<(Option<Fault>, Option<HealthSyndrome>), BusError> {
+    let health = segment.health()?;
+    let syndrome = HealthSyndrome(health.synd());
+    if syndrome.0 == 0 || health.fw_version() == ALL_ONES {
+        return Ok((None, None));
+    }
+    let stopped = health.rfr().then(|| Fault::Firmware {
+        syndrome,
+        extended: health.ext_synd(),
+    });
+    Ok((stopped, Some(syndrome)))
 }
 
 fn sensors(segment: &InitSegment) -> Result<Option<Fault>, BusError> {

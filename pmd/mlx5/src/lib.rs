@@ -15,11 +15,14 @@ pub mod counters;
 mod dma;
 mod eq;
 mod error;
+mod family;
 pub mod gate;
 mod health;
 mod init_segment;
 mod link;
+mod link_trouble;
 mod memory_key;
+mod needs;
 mod pages;
 mod port;
 mod queues;
@@ -46,6 +49,7 @@ pub use gate::{Cause, QueueFailure};
 pub use health::Fault;
 pub use init_segment::FirmwareVersion;
 pub use link::{Duplex, Link};
+pub use link_trouble::LinkTrouble;
 #[cfg(feature = "bench")]
 pub use pages::bench::{HostSide, HostStep};
 pub use pages::{

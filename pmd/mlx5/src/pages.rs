@@ -19,6 +19,7 @@ pub(crate) mod bench;
 mod index;
 mod ledger;
 mod options;
+pub(crate) mod room;
 mod service;
 
 pub use ledger::{FunctionPages, PageCounts, PageMemoryReport, PageReport, StepTimes};

@@ -23,6 +23,7 @@ use crate::control::{Control, EventCounts};
 use crate::error::Error;
 use crate::health::Fault;
 use crate::link::Link;
+use crate::link_trouble::{self, LinkTrouble};
 use crate::pages::{PageCounts, PageReport};
 use crate::queues::Seat;
 use crate::rx::RxQueue;
@@ -217,6 +218,23 @@ impl Port {
         self.control.shared().link()
     }
 
+    /// Why the link is down, as far as the port says it; nothing when it is up, or where the
+    /// adapter does not tell.
+    ///
+    /// # Errors
+    /// The device does not answer, or the port is closed.
+    pub fn link_trouble(&self) -> Result<Option<LinkTrouble>, Error> {
+        self.call("reason of the link", |state| {
+            if state.device.is_none() {
+                return Err(closed(&self.info, "reason of the link"));
+            }
+            if self.link().up == Some(true) {
+                return Ok(None);
+            }
+            link_trouble::ask(&self.control)
+        })
+    }
+
     /// Has `callback` called with each new state of the link, and at once with the present one if
     /// it is known; it replaces the one before. It runs on the control thread and must return
     /// soon.
@@ -269,9 +287,8 @@ impl Port {
                 return Err(closed(&self.info, "statistics"));
             }
             let (rx, tx) = State::counters(state.started.as_ref());
-            state
-                .ledger
-                .read(&self.control, state.counter_set, &rx, &tx)
+            let counts = state.counts();
+            state.ledger.read(&self.control, counts, &rx, &tx)
         })
     }
 
@@ -285,9 +302,8 @@ impl Port {
                 return Err(closed(&self.info, "reset of statistics"));
             }
             let (rx, tx) = State::counters(state.started.as_ref());
-            state
-                .ledger
-                .reset(&self.control, state.counter_set, &rx, &tx)
+            let counts = state.counts();
+            state.ledger.reset(&self.control, counts, &rx, &tx)
         })
     }
 

@@ -60,7 +60,7 @@ pub(crate) struct Start<'a> {
     pub(crate) config: &'a PortConfig,
     pub(crate) number: u16,
     pub(crate) mtu: usize,
-    pub(crate) counter_set: u8,
+    pub(crate) counter_set: Option<u8>,
     pub(crate) max_indirections: usize,
 }
 

@@ -147,6 +147,15 @@ impl Extended {
     }
 }
 
+/// What the device counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Packets that found no descriptor, where it has a set for that.
+    pub(crate) counter_set: Option<u8>,
+    /// What passed its virtual port.
+    pub(crate) port: bool,
+}
+
 /// What a port remembers to show statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
@@ -177,7 +186,7 @@ impl Ledger {
     fn totals(
         &mut self,
         control: &Control,
-        counter_set: u8,
+        counts: Counts,
         rx: &[&RxCounters],
         tx: &[&TxCounters],
     ) -> Result<PortStats, Error> {
@@ -192,10 +201,12 @@ impl Ledger {
             .collect();
         let (rx, tx) = (totals.rx.clone(), totals.tx.clone());
         add(&mut totals, &rx, &tx);
-        totals.imissed = self
-            .out_of_buffer
-            .update(out_of_buffer(control, counter_set)?);
-        totals.device = device(control)?;
+        if let Some(set) = counts.counter_set {
+            totals.imissed = self.out_of_buffer.update(out_of_buffer(control, set)?);
+        }
+        if counts.port {
+            totals.device = device(control)?;
+        }
         Ok(totals)
     }
 
@@ -206,11 +217,11 @@ impl Ledger {
     pub(crate) fn read(
         &mut self,
         control: &Control,
-        counter_set: u8,
+        counts: Counts,
         rx: &[&RxCounters],
         tx: &[&TxCounters],
     ) -> Result<PortStats, Error> {
-        let now = self.totals(control, counter_set, rx, tx)?;
+        let now = self.totals(control, counts, rx, tx)?;
         let base = &self.baseline;
         let rx_base = base
             .rx
@@ -254,11 +265,11 @@ impl Ledger {
     pub(crate) fn reset(
         &mut self,
         control: &Control,
-        counter_set: u8,
+        counts: Counts,
         rx: &[&RxCounters],
         tx: &[&TxCounters],
     ) -> Result<(), Error> {
-        self.baseline = self.totals(control, counter_set, rx, tx)?;
+        self.baseline = self.totals(control, counts, rx, tx)?;
         Ok(())
     }
 

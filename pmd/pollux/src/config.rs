@@ -7,7 +7,7 @@
 use crate::Error;
 use pollux_mempool::pool::{MAX_BUFFER, MAX_CACHE};
 use pollux_mempool::{NodeId, PageChoice};
-use pollux_mlx5::PageOptions;
+use pollux_mlx5::{OpenOptions, PageOptions};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub struct Config {
     pub firmware: FirmwareConfig,
 }
 
-/// How firmware's page requests are served.
+/// How firmware is waited for, and how its page requests are served.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FirmwareConfig {
@@ -43,6 +43,8 @@ pub struct FirmwareConfig {
     pub release_ms: u64,
     /// Idle page memory in MiB that stays in any case.
     pub pooled_mib: usize,
+    /// Milliseconds that firmware may need to leave its initializing state.
+    pub start_ms: u64,
 }
 
 impl Default for FirmwareConfig {
@@ -51,12 +53,15 @@ impl Default for FirmwareConfig {
         Self {
             give_limit: plain.give_limit,
             take_limit: plain.take_limit,
-            release_ms: plain.release_interval.map_or(0, |time| {
-                u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-            }),
+            release_ms: plain.release_interval.map_or(0, millis),
             pooled_mib: plain.pooled / PAGES_PER_MIB,
+            start_ms: millis(OpenOptions::default().init_deadline),
         }
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Firmware pages (4 KiB) in a MiB.
@@ -418,6 +423,7 @@ mod tests {
             take_limit = 4096
             release_ms = 0
             pooled_mib = 2
+            start_ms = 5000
         "#;
         let expected = Config {
             devices: vec!["emu:ports=2,wire=pair".to_owned()],
@@ -443,6 +449,7 @@ mod tests {
                 take_limit: 4096,
                 release_ms: 0,
                 pooled_mib: 2,
+                start_ms: 5000,
             },
         };
         assert_eq!(Config::parse("t", text).unwrap(), expected);

@@ -119,7 +119,9 @@ impl Error {
             | Self::Setting { .. }
             | Self::LcoreTaken { .. }
             | Self::Memory(_)
-            | Self::Driver(pollux_mlx5::Error::Setting { .. }) => true,
+            | Self::Driver(
+                pollux_mlx5::Error::Setting { .. } | pollux_mlx5::Error::NotMlx5 { .. },
+            ) => true,
             #[cfg(feature = "emu")]
             Self::Emulator { .. } => true,
             Self::Unreached { source, .. } => matches!(

@@ -469,6 +469,7 @@ fn open_port(
             _ => PageChoice::BestEffort,
         },
         firmware_pages: (&config.firmware).into(),
+        init_deadline: Duration::from_millis(config.firmware.start_ms),
         ..OpenOptions::default()
     };
     Ok(pollux_mlx5::Port::open(function, options)?)

@@ -16,8 +16,8 @@
 use crate::{Error, PortSettings};
 use pollux_mempool::Pool;
 use pollux_mlx5::{
-    CloseReport, Link, MacAddress, PortConfig, PortInfo, PortStats, PortWatch, RxQueue,
-    RxQueueConfig, TxQueue, TxQueueConfig,
+    CloseReport, Link, LinkTrouble, MacAddress, PortConfig, PortInfo, PortStats, PortWatch,
+    RxQueue, RxQueueConfig, TxQueue, TxQueueConfig,
 };
 use std::sync::{Mutex, PoisonError};
 
@@ -137,7 +137,8 @@ impl Port {
         Ok(())
     }
 
-    /// What the last start met that costs packets or speed, without being an error.
+    /// What the adapter lacks and what the last start met that costs packets or speed, without being
+    /// an error.
     pub fn warnings(&self) -> Vec<String> {
         let last = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
         let info = self.info();
@@ -147,7 +148,14 @@ impl Port {
                 info.number, info.mac
             )
         });
-        own.into_iter().chain(last.iter().cloned()).collect()
+        let less = info
+            .shortcomings
+            .iter()
+            .map(|text| format!("port {}: {text}", info.number));
+        own.into_iter()
+            .chain(less)
+            .chain(last.iter().cloned())
+            .collect()
     }
 
     /// Whether it is started.
@@ -182,6 +190,14 @@ impl Port {
     /// State of the link, as far as the device tells it.
     pub fn link(&self) -> Link {
         self.device.link()
+    }
+
+    /// Why the link is down, as far as the port says it.
+    ///
+    /// # Errors
+    /// The device does not answer, or the port is closed.
+    pub fn link_trouble(&self) -> Result<Option<LinkTrouble>, Error> {
+        Ok(self.device.link_trouble()?)
     }
 
     /// For looking whether the port should be closed (its device failed, or is being taken away),

@@ -74,6 +74,13 @@ fn live(settings: &[(&str, &str)], sent: &Arc<Mutex<BTreeSet<String>>>) {
     port.stop().unwrap();
     port.set_mtu(1400).unwrap();
     port.set_mac(MacAddress([2, 0, 0, 0, 0, 0x42])).unwrap();
+    // Why the link is down is asked only when it is.
+    emulator.faults(0).unwrap().link(false).unwrap();
+    while port.link().up != Some(false) {
+        assert!(Instant::now() < until, "the link stays up");
+        std::thread::yield_now();
+    }
+    port.link_trouble().unwrap();
     port.close().unwrap();
 }
 

@@ -1,12 +1,14 @@
 //! A port's state: what its calls change, under one lock.
 
 use crate::bringup::Device;
-use crate::config::{Limits, MacAddress, OpenOptions, PortConfig, PortInfo, model};
+use crate::config::{Limits, MacAddress, OpenOptions, PortConfig, PortInfo};
 use crate::control::Control;
 use crate::counters::{RxCounters, TxCounters};
-use crate::error::Error;
+use crate::error::{CommandFailure, Error};
+use crate::family::model;
+use crate::needs::NO_COUNTER_SET;
 use crate::queues::{self, Start, Started};
-use crate::stats::Ledger;
+use crate::stats::{Counts, Ledger};
 use crate::uars::UarPages;
 use crate::vport;
 use pollux_prm::command::Command;
@@ -42,7 +44,10 @@ pub(super) struct State {
     pub(super) started: Option<Started>,
     uars: UarPages,
     pub(super) ledger: Ledger,
-    pub(super) counter_set: u8,
+    /// Where the adapter has one.
+    pub(super) counter_set: Option<u8>,
+    /// Whether the adapter counts what passes its port.
+    pub(super) port_counters: bool,
     max_indirections: usize,
     pub(super) mac: MacAddress,
     pub(super) mtu: usize,
@@ -93,12 +98,20 @@ impl State {
 
     fn read(device: &mut Device, options: &OpenOptions) -> Result<(PortInfo, Self), Error> {
         let control = device.control.clone();
-        let counter_set = control
-            .execute::<AllocQCounter>(&AllocQCounter::request())?
-            .counter_set_id();
-        let mut dealloc = DeallocQCounter::request();
-        dealloc.set_counter_set_id(counter_set);
-        device.keep::<DeallocQCounter>("queue counter", dealloc);
+        let counter_set = match control.execute::<AllocQCounter>(&AllocQCounter::request()) {
+            Ok(made) => {
+                let mut dealloc = DeallocQCounter::request();
+                dealloc.set_counter_set_id(made.counter_set_id());
+                device.keep::<DeallocQCounter>("queue counter", dealloc);
+                Some(made.counter_set_id())
+            }
+            Err(CommandFailure::Refused(refusal)) => {
+                tracing::debug!(%refusal, "no counter set");
+                device.shortcomings.push(NO_COUNTER_SET.to_owned());
+                None
+            }
+            Err(failure) => return Err(failure.into()),
+        };
         let (mac, mac_made_up) = address(&control, &device.name)?;
         let (max_mtu, mtu) = vport::mtu(&control)?;
         let general = &device.capabilities.general;
@@ -118,13 +131,18 @@ impl State {
         let info = PortInfo {
             identity,
             number: options.number,
-            model: model(device.function.identity().device),
+            model: model(device.function.identity()),
             firmware: device.firmware,
             board: device.psid.clone(),
             mac,
             mac_made_up,
+            shortcomings: device.shortcomings.clone(),
             max_mtu,
-            max_rx_queues: most(power(general.log_max_rq()).min(max_indirections)),
+            max_rx_queues: if device.without.spreading {
+                1
+            } else {
+                most(power(general.log_max_rq()).min(max_indirections))
+            },
             max_tx_queues: most(power(general.log_max_sq())),
             rx_descriptors: ring,
             tx_descriptors: ring,
@@ -136,12 +154,21 @@ impl State {
             uars: UarPages::default(),
             ledger: Ledger::default(),
             counter_set,
+            port_counters: !device.without.vport_counters,
             max_indirections,
             mac,
             mtu,
             promiscuous: false,
         };
         Ok((info, state))
+    }
+
+    /// What the device counts for this port.
+    pub(super) fn counts(&self) -> Counts {
+        Counts {
+            counter_set: self.counter_set,
+            port: self.port_counters,
+        }
     }
 
     pub(super) fn view(&self) -> View {

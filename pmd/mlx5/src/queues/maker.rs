@@ -120,7 +120,7 @@ impl Maker<'_> {
     pub(super) fn receive(
         &mut self,
         config: &RxQueueConfig,
-        counter_set: u8,
+        counter_set: Option<u8>,
         index: usize,
     ) -> Result<Made, Error> {
         let (cqn, cq, cq_record) = self.completion(config.descriptors, self.device.uar_page)?;
@@ -135,7 +135,9 @@ impl Maker<'_> {
         context.set_state(QueueState::RESET.0)?;
         context.set_flush_in_error_en(true);
         context.set_cqn(cqn)?;
-        context.set_counter_set_id(counter_set);
+        if let Some(counter_set) = counter_set {
+            context.set_counter_set_id(counter_set);
+        }
         context.set_user_index(index as u32)?;
         context.set_wq(wq);
         let mut input = CreateRq::request();

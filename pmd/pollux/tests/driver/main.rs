@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed step fails the test
 
 mod bringup;
+mod cards;
 mod faults;
 mod harness;
 mod running;
