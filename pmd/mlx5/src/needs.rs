@@ -141,10 +141,10 @@ pub(crate) fn check(capabilities: &Capabilities, identity: &Identity) -> Result<
             "a rule for each address",
         ),
         Missing {
-            name: "log_max_eq",
+            name: "event queues (log_max_eq)",
             there: eqs,
             needed: EqKind::ALL.len() as u64,
-            what_for: "event queues for commands, pages, completions and the rest",
+            what_for: "commands, events and completions",
         },
         log(
             "log_max_cq",

@@ -362,6 +362,8 @@ fn capabilities(group: u16, bytes: &mut [u8]) {
         0 => {
             bytes[0x19] = 15; // log_max_cq_sz
             bytes[0x1b] = 16; // log_max_cq
+            bytes[0x1f] = 7; // log_max_eq
+            bytes[0x30] = 0x40; // vport_counters
             bytes[0x34] = 0x02; // nic_flow_table
             bytes[0x36] = 0x01; // Ethernet
             bytes[0x43] = 0x08; // eth_net_offloads
@@ -374,7 +376,9 @@ fn capabilities(group: u16, bytes: &mut [u8]) {
         1 => bytes[2] = 0x20, // wqe_inline_mode: not required
         7 => {
             bytes[0x40] = 0x80; // receive tables: supported
+            bytes[0x44] = 16; // entries, log 2
             bytes[0x47] = 64; // levels
+            bytes[0x60..0x62].copy_from_slice(&[0xa0, 0x01]); // MAC, EtherType, IP protocol
         }
         _ => {}
     }

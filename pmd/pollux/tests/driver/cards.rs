@@ -182,7 +182,7 @@ fn all_that_is_missing_is_named_at_once(backing: Backing) {
         ("ft_field_support.outer_dmac:0", &["outer_dmac 0 of 1"]),
         ("max_ft_level:0", &["max_ft_level 0 of 1"]),
         ("log_max_ft_size:3", &["log_max_ft_size 3 of 4"]),
-        ("log_max_eq:1", &["log_max_eq 2 of 4"]),
+        ("log_max_eq:0", &["event queues (log_max_eq) 1 of"]),
         ("log_max_cq:0", &["log_max_cq 0 of 1"]),
         ("log_max_wq_sz:4", &["log_max_wq_sz 4 of 5"]),
         (
