@@ -555,6 +555,14 @@ fn wait_initialized(name: &str, segment: &InitSegment, patience: Duration) -> Re
         } else if now.saturating_duration_since(answered) >= SILENCE.min(patience) {
             return Err(silent(name));
         }
+        if waited >= next_word {
+            next_word += NEXT_WORD;
+            tracing::warn!(
+                "{name}: firmware still initializing after {} s, waiting {} s more",
+                waited.as_secs(),
+                patience.saturating_sub(waited).as_secs()
+            );
+        }
         if waited >= patience {
             let health = match health::before_start(segment)? {
                 (_, Some(syndrome)) => format!(" (health syndrome {syndrome})"),
@@ -565,14 +573,6 @@ fn wait_initialized(name: &str, segment: &InitSegment, patience: Duration) -> Re
                 waited,
                 health,
             });
-        }
-        if waited >= next_word {
-            next_word += NEXT_WORD;
-            tracing::warn!(
-                "{name}: firmware still initializing after {} s, waiting {} s more",
-                waited.as_secs(),
-                patience.saturating_sub(waited).as_secs()
-            );
         }
         std::thread::sleep(INITIALIZING_LOOK);
     }
