@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pollux_mempool::mbuf::{ExternalBuffer, NO_REGION, flags};
 use pollux_mempool::pool::{self, Leak};
@@ -264,14 +264,44 @@ fn scattered_chunks_each_have_their_own_address_and_key() {
         assert_eq!(there, m_index(k, offset));
     }
     assert!(seen.iter().all(|n| *n >= 32), "{seen:?}");
-    // No two chunks are neighbours.
-    let mut spans: Vec<(usize, usize)> = pool
-        .chunks()
-        .iter()
+    assert_apart(&pool);
+}
+
+/// Where the chunks are, in order; no two are neighbours.
+fn assert_apart(pool: &Pool) {
+    let spans = spans(pool);
+    assert!(spans.windows(2).all(|w| w[0].1 < w[1].0), "{spans:x?}");
+}
+
+fn spans(pool: &Pool) -> Vec<(usize, usize)> {
+    let chunks = pool.chunks().iter();
+    let mut spans: Vec<(usize, usize)> = chunks
         .map(|c| (c.address(), c.address() + c.len()))
         .collect();
     spans.sort_unstable();
-    assert!(spans.windows(2).all(|w| w[0].1 < w[1].0));
+    spans
+}
+
+#[test]
+fn chunks_stay_apart_while_others_map_memory() {
+    let stop = AtomicBool::new(false);
+    let made = || Pool::new(&config(100).chunks(3).cache(0)).unwrap();
+    let close = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(made());
+                }
+            });
+        }
+        let all = (0..200).map(|_| spans(&made()));
+        let close: Vec<_> = all
+            .filter(|spans| spans.windows(2).any(|w| w[0].1 >= w[1].0))
+            .collect();
+        stop.store(true, Ordering::Relaxed);
+        close
+    });
+    assert!(close.is_empty(), "{close:x?}");
 }
 
 fn m_index(k: usize, offset: usize) -> [u8; 4] {

@@ -83,8 +83,7 @@ impl Pool {
         let mut segments = Vec::with_capacity(requests.len());
         let mut gaps = Vec::new();
         for request in &requests {
-            keep_apart(&segments, request.len, &mut gaps)?;
-            segments.push(Segment::map_on(request, topology)?);
+            segments.push(map_apart(request, topology, &segments, &mut gaps)?);
         }
         let huge = segments.iter().all(|s: &Segment| s.page_size().is_huge());
         let metadata = map_metadata(config, &layout, huge, topology)?;
@@ -177,24 +176,39 @@ impl Layout {
     }
 }
 
-/// Fills address space next to the segments there are, until the next mapping of `len`
-/// bytes would go elsewhere: neighbours would hide a driver's mistake about chunks.
-fn keep_apart(
+/// How often a place away from the other chunks is looked for; a pool is one all the same.
+const TRIES: usize = 64;
+
+fn touches(segments: &[Segment], other: &Segment) -> bool {
+    let (start, end) = (other.address(), other.address() + other.len());
+    segments
+        .iter()
+        .any(|s| s.address() == end || s.address() + s.len() == start)
+}
+
+/// Maps a chunk that is nobody's neighbour: neighbours would hide a driver's mistake about chunks.
+fn map_apart(
+    request: &SegmentRequest,
+    topology: &dyn Topology,
     segments: &[Segment],
-    len: usize,
     gaps: &mut Vec<Segment>,
-) -> Result<(), MemoryError> {
-    const TRIES: usize = 64;
+) -> Result<Segment, MemoryError> {
     for _ in 0..TRIES {
-        let probe = Segment::reserve(len)?;
-        let (start, end) = (probe.address(), probe.address() + probe.len());
-        let touches = |s: &Segment| s.address() == end || s.address() + s.len() == start;
-        if !segments.iter().any(touches) {
-            return Ok(());
+        // Fills address space next to the segments there are, until the next mapping goes elsewhere.
+        while gaps.len() < TRIES {
+            let probe = Segment::reserve(request.len)?;
+            if !touches(segments, &probe) {
+                break;
+            }
+            gaps.push(probe);
         }
-        gaps.push(probe);
+        let segment = Segment::map_on(request, topology)?;
+        // Another thread may have mapped or unmapped something meanwhile.
+        if !touches(segments, &segment) {
+            return Ok(segment);
+        }
     }
-    Ok(())
+    Segment::map_on(request, topology)
 }
 
 fn map_metadata(
