@@ -2,7 +2,7 @@
 //! That binding works is shown where there is a kernel to bind with.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed step is a failed test
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,10 +93,20 @@ impl Machine {
         }
     }
 
+    /// A program that the script finds before the machine's own.
+    fn program(&self, name: &str, text: &str) {
+        let file = format!("bin/{name}");
+        self.write(&file, &format!("#!/bin/sh\n{text}\n"));
+        let runs = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(self.path(&file), runs).unwrap();
+    }
+
     fn host(&self, words: &[&str]) -> Output {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/host");
+        let path = std::env::var("PATH").unwrap();
         Command::new(script)
             .args(words)
+            .env("PATH", format!("{}:{path}", self.path("bin").display()))
             .env("POLLUX_SYSFS", self.path("sys"))
             .env("POLLUX_PROCFS", self.path("proc"))
             .env("POLLUX_DEVFS", self.path("dev"))
@@ -125,7 +135,7 @@ fn a_prepared_machine_is_ready() {
         "500 of 512 free",
         "ConnectX-5",
         "driver: vfio-pci",
-        "group: 26, 1 member",
+        "group: 26, 1 member(s): 0000:3b:00.0",
         "NUMA node: 0",
     ] {
         assert!(text.contains(words), "{words}: {text}");
@@ -230,7 +240,7 @@ fn the_way_in_is_not_taken_away() {
 fn a_dry_run_says_every_step_and_does_none() {
     let machine = Machine::new();
     machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
-    let text = machine.says(&["bind", "3b:00.0", "--dry-run", "--owner", "alice"], 0);
+    let text = machine.says(&["--dry-run", "bind", "3b:00.0", "--owner", "alice"], 0);
     let order: Vec<usize> = [
         "driver_override",
         "driver/unbind",
@@ -294,6 +304,10 @@ fn hugepages_are_set_read_back_and_undone() {
     );
     let text = machine.says(&["hugepages", "7", "--node", "0", "--dry-run"], 0);
     assert!(text.contains("would write"), "{text}");
+    assert!(
+        text.contains("undo: scripts/host hugepages 100 --size 2M --node 0"),
+        "{text}"
+    );
     assert_eq!(
         std::fs::read_to_string(machine.path(file)).unwrap(),
         "100\n"
@@ -306,16 +320,226 @@ fn hugepages_are_set_read_back_and_undone() {
     );
 }
 
+/// A default route over anything that stands on the adapter keeps it.
+#[test]
+fn what_stands_on_an_adapter_keeps_it() {
+    for chain in [
+        &["eth0"][..],
+        &["bond0", "eth0"],
+        &["br0", "eth0"],
+        &["team0", "eth0"],
+        &["eth0.100", "eth0"],
+        &["macvlan0", "eth0"],
+        // A VLAN on a bridge on a bond.
+        &["br0.7", "br0", "bond0", "eth0"],
+    ] {
+        let machine = Machine::new();
+        machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+        machine.adapter("0000:3b:00.1", 27, "mlx5_core", "eth1");
+        for pair in chain.windows(2) {
+            machine.folder(&format!("sys/class/net/{}/lower_{}", pair[0], pair[1]));
+        }
+        let route = format!(
+            "Iface Destination Gateway\n{} 00000000 0102A8C0 0003\n",
+            chain[0]
+        );
+        machine.write("proc/net/route", &route);
+        let text = machine.says(&["bind", "3b:00.0", "--dry-run"], 1);
+        assert!(text.contains("is eth0, which carries"), "{chain:?}: {text}");
+        let text = machine.says(&["check", "3b:00.0"], 1);
+        assert!(text.contains("use another adapter"), "{chain:?}: {text}");
+        // Its neighbour carries nothing.
+        machine.says(&["bind", "3b:00.1", "--dry-run"], 0);
+        machine.says(&["bind", "3b:00.0", "--dry-run", "--force"], 0);
+    }
+}
+
+#[test]
+fn an_ssh_connection_keeps_its_adapter_behind_sudo_too() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    machine.folder("sys/class/net/bond0/lower_eth0");
+    machine.program(
+        "ip",
+        "echo '7: bond0    inet 192.0.2.7/24 brd 192.0.2.255 scope global bond0'",
+    );
+    machine.says(&["bind", "3b:00.0", "--dry-run"], 0);
+    // sudo keeps the variable away; the shell in front of it still has it.
+    let parent = format!("proc/{}", std::process::id());
+    machine.write(&format!("{parent}/environ"), "HOME=/root\0");
+    machine.write(&format!("{parent}/status"), "Name:\tsudo\nPPid:\t77\n");
+    machine.write(
+        "proc/77/environ",
+        "HOME=/home/alice\0SSH_CONNECTION=198.51.100.1 50000 192.0.2.7 22\0TERM=x\0",
+    );
+    let text = machine.says(&["bind", "3b:00.0", "--dry-run"], 1);
+    assert!(
+        text.contains("is eth0, which carries") && text.contains("--force"),
+        "{text}"
+    );
+    // A connection to another address is nothing to this adapter.
+    machine.write(
+        "proc/77/environ",
+        "SSH_CONNECTION=198.51.100.1 50000 192.0.2.8 22\0",
+    );
+    machine.says(&["bind", "3b:00.0", "--dry-run"], 0);
+}
+
+#[test]
+fn all_of_several_are_taken_or_none() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    machine.adapter("0000:3b:00.1", 27, "mlx5_core", "eth1");
+    machine.write(
+        "proc/net/route",
+        "Iface Destination\neth1 00000000 0102A8C0 0003\n",
+    );
+    let text = machine.says(&["bind", "3b:00.0", "3b:00.1"], 1);
+    assert!(text.contains("nothing was changed"), "{text}");
+    let own = machine.path("sys/bus/pci/devices/0000:3b:00.0/driver_override");
+    assert!(!own.exists());
+    let text = machine.says(&["bind", "3b:00.0", "3b:00.9"], 1);
+    assert!(text.contains("no PCI function 0000:3b:00.9"), "{text}");
+    assert!(!own.exists());
+    let text = machine.says(&["bind", "3b:00.0", "--owner", "nobody-of-that-name"], 2);
+    assert!(text.contains("there is no such user"), "{text}");
+    assert!(!own.exists());
+}
+
+#[test]
+fn what_is_not_an_adapter_is_left_alone() {
+    let machine = Machine::new();
+    machine.adapter("0000:00:1f.0", 3, "ahci", "");
+    machine.write("sys/bus/pci/devices/0000:00:1f.0/vendor", "0x8086\n");
+    for words in [
+        &["check", "00:1f.0"],
+        &["bind", "00:1f.0"],
+        &["unbind", "00:1f.0"],
+    ] {
+        let text = machine.says(words, 1);
+        assert!(
+            text.contains("no Mellanox or NVIDIA device (vendor 0x8086)"),
+            "{text}"
+        );
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+}
+
+#[test]
+fn the_rest_of_the_group_is_named_when_one_is_bound() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    machine.adapter("0000:3b:00.1", 26, "mlx5_core", "eth1");
+    let text = machine.says(&["bind", "3b:00.0", "--dry-run"], 0);
+    assert!(
+        text.contains("group 26 also holds 0000:3b:00.1 (mlx5_core)"),
+        "{text}"
+    );
+}
+
+#[test]
+fn hugepages_are_wanted_where_the_adapter_is() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "vfio-pci", "");
+    machine.write("dev/vfio/26", "");
+    machine.write("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
+    let other = "sys/devices/system/node/node1/hugepages/hugepages-2048kB";
+    machine.write(&format!("{other}/nr_hugepages"), "0\n");
+    machine.write(&format!("{other}/free_hugepages"), "0\n");
+    let text = machine.says(&["check"], 1);
+    assert!(
+        text.contains("NUMA node: 1, which has no hugepages; scripts/host hugepages 512 --node 1"),
+        "{text}"
+    );
+    machine.write(&format!("{other}/nr_hugepages"), "64\n");
+    let text = machine.says(&["check"], 1);
+    assert!(
+        text.contains("node 1, 2M: 0 of 64 free; end the program"),
+        "{text}"
+    );
+    machine.write(&format!("{other}/free_hugepages"), "64\n");
+    machine.says(&["check"], 0);
+}
+
+#[test]
+fn unbinding_says_who_has_it_open_and_what_it_leads_to() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "vfio-pci", "");
+    machine.write("proc/4711/comm", "pollux-testpmd\n");
+    machine.folder("proc/4711/fd");
+    symlink(machine.path("dev/vfio/26"), machine.path("proc/4711/fd/9")).unwrap();
+    let text = machine.says(&["unbind", "3b:00.0", "--dry-run"], 0);
+    assert!(
+        text.contains("open in pollux-testpmd (process 4711)"),
+        "{text}"
+    );
+    assert!(
+        text.contains("undo: scripts/host bind 0000:3b:00.0"),
+        "{text}"
+    );
+    // Nobody acts on the files, so that it stays where it is.
+    let text = machine.says(&["unbind", "3b:00.0"], 1);
+    assert!(text.contains("still with vfio-pci"), "{text}");
+    // And one that no driver takes.
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "", "");
+    let text = machine.says(&["unbind", "3b:00.0"], 1);
+    assert!(
+        text.contains("has no driver now; modprobe mlx5_core"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_undo_of_a_forced_bind_brings_virtual_functions_back() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    machine.write("sys/bus/pci/devices/0000:3b:00.0/sriov_numvfs", "4\n");
+    let text = machine.says(&["bind", "3b:00.0", "--force", "--dry-run"], 0);
+    assert!(
+        text.contains("undo: scripts/host unbind 0000:3b:00.0; then"),
+        "{text}"
+    );
+    assert!(text.contains("echo 4 > "), "{text}");
+}
+
+#[test]
+fn a_kernel_that_refuses_a_write_is_quoted() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.0", 26, "mlx5_core", "eth0");
+    // A folder takes no text, as a file of sysfs may not.
+    machine.folder("sys/bus/pci/devices/0000:3b:00.0/driver_override");
+    let text = machine.says(&["bind", "3b:00.0"], 1);
+    assert!(text.contains("driver_override: Is a directory"), "{text}");
+    assert!(text.contains("was given back"), "{text}");
+}
+
 #[test]
 fn misuse_is_one_line_and_status_2() {
     let machine = Machine::new();
     for (words, part) in [
         (&["bind"][..], "needs the address"),
         (&["bind", "eth0"], "eth0 is no PCI address"),
+        (&["hugepages"], "given nothing, a number"),
         (&["hugepages", "many"], "a number"),
+        (&["hugepages", "-3"], "given -3, a number"),
+        (&["hugepages", "99999999999999999999"], "a number"),
+        (&["hugepages", "1", "2"], "takes one number"),
         (&["hugepages", "1", "--size", "4M"], "2M, 1G"),
+        (&["hugepages", "1", "--size"], "--size needs"),
+        (&["hugepages", "1", "--node", "one"], "--node one"),
         (&["check", "--fast"], "--fast"),
-        (&["take"], "take"),
+        (&["check", "eth0"], "eth0 is no PCI address"),
+        (&["take"], "check, hugepages, bind and unbind"),
+        (&["--dry-run"], "a command is missing"),
+        // Options that would do nothing.
+        (&["check", "--dry-run"], "check takes no --dry-run"),
+        (&["unbind", "3b:00.0", "--force"], "unbind takes no --force"),
+        (
+            &["hugepages", "1", "--owner", "root"],
+            "hugepages takes no --owner",
+        ),
+        (&["bind", "3b:00.0", "--node", "1"], "bind takes no --node"),
     ] {
         let text = machine.says(words, 2);
         assert!(text.contains(part), "{words:?}: {text}");
