@@ -448,7 +448,7 @@ fn hugepages_are_wanted_where_the_adapter_is() {
     machine.write(&format!("{other}/free_hugepages"), "0\n");
     let text = machine.says(&["check"], 1);
     assert!(
-        text.contains("NUMA node: 1, which has no hugepages; scripts/host hugepages 512 --node 1"),
+        text.contains("hugepages: none on its NUMA node 1; scripts/host hugepages 512 --node 1"),
         "{text}"
     );
     machine.write(&format!("{other}/nr_hugepages"), "64\n");
