@@ -10,6 +10,7 @@
 //! step undoes itself on failure, and no page is touched that the kernel did not grant,
 //! so a shortage is an error and never a SIGBUS. Control path only.
 
+use std::any::Any;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -96,6 +97,8 @@ struct Mapping {
     name: String,
     shortfall: Option<String>,
     warnings: Vec<String>,
+    // Behind the map and the file.
+    _owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 // `MmapRaw` is Send + Sync: it owns address space and gives no reference into it. `base`
@@ -184,6 +187,20 @@ impl Segment {
     /// [`MemoryError::FileTooShort`] (touching what a file does not have would be a
     /// SIGBUS), [`MemoryError::OutOfRange`] for length 0, [`MemoryError::Os`].
     pub fn from_fd(fd: OwnedFd, offset: u64, len: usize) -> Result<Self, MemoryError> {
+        Self::from_owned_fd(fd, offset, len, None)
+    }
+
+    /// As [`from_fd`](Self::from_fd), for a file that somebody else must keep usable: `owner` is let
+    /// go of when the last clone and window of the segment is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_owned_fd(
+        fd: OwnedFd,
+        offset: u64,
+        len: usize,
+        owner: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<Self, MemoryError> {
         let what = || format!("{len} bytes at {offset:#x} of a received file");
         let stat = nix::sys::stat::fstat(&fd).map_err(|e| MemoryError::os("fstat", what(), e))?;
         let page = page_size_of(&fd);
@@ -228,6 +245,7 @@ impl Segment {
         mapping.fd = Some(fd);
         mapping.fd_offset = offset;
         mapping.warnings = warnings;
+        mapping._owner = owner;
         Ok(Self {
             inner: Arc::new(mapping),
         })
@@ -362,6 +380,7 @@ impl Mapping {
             name,
             shortfall: None,
             warnings: Vec::new(),
+            _owner: None,
         })
     }
 }

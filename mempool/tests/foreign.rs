@@ -2,6 +2,7 @@
 // A test states its expectation by failing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pollux_mempool::{Cells, MemoryError, PageChoice, Segment, SegmentRequest};
@@ -310,4 +311,18 @@ fn what_does_not_fit_fails_at_once_and_says_why() {
     assert!(text.contains("nr_hugepages="), "{text}");
     assert!(Segment::map(&SegmentRequest::new("q", 0)).is_err());
     assert!(Segment::map(&SegmentRequest::new("q", usize::MAX)).is_err());
+}
+
+#[test]
+fn the_owner_of_a_file_stays_as_long_as_any_window() {
+    let ours = segment(8192);
+    let fd = ours.fd().unwrap().try_clone_to_owned().unwrap();
+    let owner: Arc<dyn std::any::Any + Send + Sync> = Arc::new(());
+    let seen = Arc::downgrade(&owner);
+    let theirs = Segment::from_owned_fd(fd, 4096, 4096, Some(owner)).unwrap();
+    let word = theirs.whole().word32(0).unwrap();
+    drop(theirs);
+    assert!(seen.upgrade().is_some());
+    drop(word);
+    assert!(seen.upgrade().is_none());
 }

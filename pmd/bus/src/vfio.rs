@@ -46,7 +46,8 @@ pub fn look(address: &str) -> Result<(), BusError> {
 ///
 /// # Errors
 /// [`BusError::NoFunction`], [`BusError::NotBound`], [`BusError::NoIommu`],
-/// [`BusError::GroupNotViable`], or [`BusError::Vfio`] with what the kernel refused and the remedy.
+/// [`BusError::InUse`] while it is open in this container, [`BusError::GroupNotViable`], or
+/// [`BusError::Vfio`] with what the kernel refused and the remedy.
 pub fn open(
     container: &Container,
     address: &str,

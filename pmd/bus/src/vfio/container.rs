@@ -12,7 +12,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::stat::Mode;
 use pollux_mempool::Window;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -35,6 +35,41 @@ struct Inner {
     fd: Arc<OwnedFd>,
     sysfs: Sysfs,
     state: Mutex<State>,
+    claims: Claims,
+}
+
+/// The functions that somebody has. The kernel gives a function of a group that is open as often as
+/// it is asked, and two drivers on one function would wreck each other.
+#[derive(Clone, Debug, Default)]
+struct Claims(Arc<Mutex<HashSet<String>>>);
+
+impl Claims {
+    fn of(&self, address: &str) -> Result<Claim, BusError> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !taken.insert(address.to_owned()) {
+            return Err(BusError::InUse {
+                name: address.to_owned(),
+            });
+        }
+        Ok(Claim {
+            claims: self.clone(),
+            address: address.to_owned(),
+        })
+    }
+}
+
+/// One function is ours until this is dropped.
+#[derive(Debug)]
+pub(super) struct Claim {
+    claims: Claims,
+    address: String,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let mut taken = self.claims.0.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.remove(&self.address);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -67,7 +102,7 @@ fn open_device(path: &str, remedy: &'static str) -> Result<OwnedFd, BusError> {
             Errno::EACCES | Errno::EPERM => {
                 "give this user the file (chown, or a udev rule), or run as root"
             }
-            Errno::EBUSY => "another process has the group; end that one first",
+            Errno::EBUSY => "another process, or another container of this one, has the group; end that one first",
             _ => remedy,
         },
     })
@@ -96,12 +131,19 @@ impl Container {
                 fd: Arc::new(fd),
                 sysfs: Sysfs::default(),
                 state: Mutex::default(),
+                claims: Claims::default(),
             }),
         })
     }
 
     pub(super) fn sysfs(&self) -> &Sysfs {
         &self.inner.sysfs
+    }
+
+    /// Takes a function for one driver of this container; of any other container the kernel keeps
+    /// its whole group away.
+    pub(super) fn claim(&self, address: &str) -> Result<Claim, BusError> {
+        self.inner.claims.of(address)
     }
 
     /// The group with this number, and the domain that it is in now.
@@ -293,6 +335,23 @@ mod tests {
         let odd = vec![(0x1000, 0x2_ffff)];
         assert_eq!(usable(odd), (18, vec![0..0x1000, 0x3_0000..0x4_0000]));
         assert_eq!(usable(vec![(0, u64::MAX)]), (64, vec![]));
+    }
+
+    #[test]
+    fn a_function_is_given_once_until_it_comes_back() {
+        let claims = Claims::default();
+        let first = claims.of("0000:81:00.0").unwrap();
+        let other = claims.of("0000:81:00.1").unwrap();
+        for _ in 0..2 {
+            let refused = claims.of("0000:81:00.0").unwrap_err();
+            assert!(matches!(&refused, BusError::InUse { name } if name == "0000:81:00.0"));
+        }
+        drop(first);
+        claims.of("0000:81:00.0").unwrap();
+        claims.of("0000:81:00.0").unwrap();
+        assert!(claims.of("0000:81:00.1").is_err());
+        drop(other);
+        claims.of("0000:81:00.1").unwrap();
     }
 
     #[test]

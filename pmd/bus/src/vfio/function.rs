@@ -1,7 +1,7 @@
 //! One PCI function that vfio-pci has given us.
 
 use super::config::ConfigSpace;
-use super::container::{Container, Group};
+use super::container::{Claim, Container, Group};
 use super::ioctl::{self, Answer};
 use super::sysfs::PciFunction;
 use crate::local::register_window;
@@ -9,6 +9,7 @@ use crate::{BusError, DmaDomain, Function, Identity, Interrupt, MappedWindow, Re
 use nix::errno::Errno;
 use pollux_mempool::Segment;
 use pollux_mempool::page::system_page_size;
+use std::any::Any;
 use std::ffi::CString;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,6 +24,7 @@ const MAX_REGION: u64 = 1 << 32;
 struct Kernel {
     device: File,
     offset: u64,
+    _group: Arc<Group>,
 }
 
 impl Trap for Kernel {
@@ -58,6 +60,7 @@ pub(super) struct VfioFunction {
     // Closed in this order: the kernel stops the device before its group is free.
     device: OwnedFd,
     _group: Arc<Group>,
+    _claim: Claim,
 }
 
 fn failed(what: String, remedy: &'static str) -> impl FnOnce(Errno) -> BusError {
@@ -77,6 +80,7 @@ impl VfioFunction {
     ) -> Result<Self, BusError> {
         let address = &pci.address;
         let number = pci.openable()?;
+        let claim = container.claim(address)?;
         let (group, domain) = container.join(number)?;
         let name = match token {
             Some(token) => format!("{address} vf_token={token}"),
@@ -95,7 +99,7 @@ impl VfioFunction {
                 },
             )(errno)
         })?;
-        Self::take(pci, device, group, domain)
+        Self::take(pci, device, group, domain, claim)
     }
 
     fn take(
@@ -103,6 +107,7 @@ impl VfioFunction {
         device: OwnedFd,
         group: Arc<Group>,
         domain: Arc<DmaDomain>,
+        claim: Claim,
     ) -> Result<Self, BusError> {
         let address = &pci.address;
         let mut info = vfio::vfio_device_info::default();
@@ -110,7 +115,7 @@ impl VfioFunction {
             format!("asking what {address} is"),
             "see the kernel's log",
         ))?;
-        let (offset, size, windows) = registers(address, device.as_fd())?;
+        let (offset, size, windows) = registers(address, device.as_fd(), &group)?;
         let config = ConfigSpace::of(address, &device)?;
         config.enable_memory()?;
         let duplicate = device.try_clone().map_err(|source| BusError::Os {
@@ -131,6 +136,7 @@ impl VfioFunction {
             trap: Arc::new(Kernel {
                 device: duplicate.into(),
                 offset,
+                _group: Arc::clone(&group),
             }),
             vectors: vectors(device.as_fd(), vfio::VFIO_PCI_MSIX_IRQ_INDEX)?,
             resettable: info.flags & vfio::VFIO_DEVICE_FLAGS_RESET != 0,
@@ -140,6 +146,7 @@ impl VfioFunction {
             domain,
             device,
             _group: group,
+            _claim: claim,
         })
     }
 
@@ -160,10 +167,13 @@ impl VfioFunction {
     }
 }
 
-/// BAR 0: its place in the descriptor, its size, and the parts that are memory.
+/// BAR 0: its place in the descriptor, its size, and the parts that are memory. Who holds such a
+/// part holds the group: for the kernel a mapped page keeps the device open, and so the group, which
+/// could be had again by nobody, were it not by us.
 fn registers(
     address: &str,
     device: BorrowedFd<'_>,
+    group: &Arc<Group>,
 ) -> Result<(u64, u64, Vec<MappedWindow>), BusError> {
     let answer = Answer::region(device, vfio::VFIO_PCI_BAR0_REGION_INDEX).map_err(failed(
         format!("asking for the registers of {address}"),
@@ -198,7 +208,9 @@ fn registers(
                 what: "dup",
                 source,
             })?;
-            let memory = Segment::from_fd(fd, offset + at, len as usize)?.whole();
+            let owner: Arc<dyn Any + Send + Sync> = Arc::<Group>::clone(group);
+            let memory = Segment::from_owned_fd(fd, offset + at, len as usize, Some(owner))?;
+            let memory = memory.whole();
             Ok(MappedWindow { offset: at, memory })
         })
         .collect::<Result<_, BusError>>()?;
