@@ -474,6 +474,7 @@ impl Device {
         if std::mem::replace(&mut self.closed, true) {
             return closed;
         }
+        self.control.closing();
         closed.errors = self.stack.unwind(&self.control, &mut self.graveyard);
         // From here on the device reaches no memory, whatever state it is in.
         let cut_off = self.function.set_bus_master(false);

@@ -34,6 +34,8 @@ pub enum Fault {
     },
     /// The registers could not be read at all.
     Bus,
+    /// A command of close was not answered, so that no further one is sent.
+    Silent,
 }
 
 impl Fault {
@@ -41,6 +43,7 @@ impl Fault {
     fn remedy(&self) -> &'static str {
         match self {
             Self::NotAnswering => "look at its slot and at dmesg",
+            Self::Silent => "it is being reset; if it comes again, a cold boot",
             Self::Firmware { syndrome, .. } if *syndrome == HealthSyndrome::HIGH_TEMP_ERR => {
                 "it is too hot: look at its fans and heat sink, let it cool, then a cold boot"
             }
@@ -67,6 +70,7 @@ impl fmt::Display for Fault {
                 write!(f, "health counter unchanged for {seconds} s")?;
             }
             Self::Bus => f.write_str("its registers cannot be read")?,
+            Self::Silent => f.write_str("it left a command of close unanswered")?,
         }
         write!(f, "; {}", self.remedy())
     }

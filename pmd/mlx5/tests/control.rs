@@ -222,6 +222,24 @@ fn a_hanging_command_times_out_by_name_and_its_slot_stays_unused() {
     no_faults(&firmware);
 }
 
+/// Closing takes dozens of commands, and each has a deadline: only the first one is waited for.
+#[test]
+fn closing_a_silent_device_waits_for_one_command() {
+    let firmware = Firmware::new();
+    let port = Port::open(firmware.connect(), impatient()).unwrap();
+    until("link known", || port.link().up == Some(true));
+    firmware.script(|_| Verdict::Hang);
+    let error = port.close().unwrap_err().to_string();
+    assert!(error.contains("no answer"), "{error}");
+    assert_eq!(port.events().timeouts, 1);
+    assert_eq!(port.fault(), Some(Fault::Silent));
+    assert_eq!(firmware.state.lock().unwrap().resets, 1);
+    drop(port);
+    firmware.no_script();
+    open(&firmware).close().unwrap();
+    no_faults(&firmware);
+}
+
 #[test]
 fn a_late_answer_frees_its_slot() {
     let firmware = Firmware::new();

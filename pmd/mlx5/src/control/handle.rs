@@ -148,6 +148,7 @@ impl Control {
             patience: parts.patience,
             done: Vec::with_capacity(MAX_DONE),
             eager: 0,
+            closing: false,
             stop: false,
         };
         // The kernel shows 15 characters; the function's distinguishing end comes first.
@@ -302,6 +303,12 @@ impl Control {
     /// Watches health, or not.
     pub(crate) fn watch_health(&self, on: bool) {
         self.tell(Job::WatchHealth(on));
+    }
+
+    /// From now on the device is given up when a command is not answered: whoever closes it resets
+    /// it then, and must not wait for each of a hundred commands in turn.
+    pub(crate) fn closing(&self) {
+        self.tell(Job::Closing);
     }
 
     /// Checks the signatures of answers, or not.

@@ -56,6 +56,8 @@ pub(super) enum Job {
     PageReport { reply: Reply<Box<PageReport>> },
     /// Watch sensors and health counter from now on, or not.
     WatchHealth(bool),
+    /// The port is being closed: one command that is not answered in its time is enough.
+    Closing,
     /// Check signatures of answers.
     VerifySignatures(bool),
     /// Ask for the link state.

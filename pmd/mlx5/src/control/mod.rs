@@ -106,6 +106,7 @@ struct Thread {
     /// Commands that have ended, while they are dealt with; kept for its room.
     done: Vec<Completed<Tag>>,
     eager: u32,
+    closing: bool,
     stop: bool,
 }
 
@@ -161,6 +162,7 @@ impl Thread {
                 self.health.count(on, now);
                 self.next_health = now;
             }
+            Job::Closing => self.closing = true,
             Job::VerifySignatures(on) => self.queue.verify_signatures(on),
             Job::AskLink => self.link.event(None, now),
             Job::WatchQueues(queues, reply) => {
@@ -206,6 +208,9 @@ impl Thread {
             self.complete_all(now);
             if let Some(failure) = pages {
                 self.pages.late(&failure);
+            }
+            if timeouts > 0 && self.closing {
+                self.fail(Fault::Silent);
             }
         }
         if now >= self.next_health {
@@ -297,6 +302,9 @@ impl Thread {
                     now,
                 );
                 more = true;
+                if self.closing {
+                    self.fail(Fault::Silent);
+                }
                 continue;
             };
             self.eager = 0;

@@ -258,6 +258,9 @@ impl State {
 
     /// Returns everything.
     pub(super) fn close(&mut self, name: &str) -> Result<CloseReport, Error> {
+        if let Some(device) = &self.device {
+            device.control.closing();
+        }
         let mut errors: Vec<Error> = self.stop().err().into_iter().collect();
         let Some(mut device) = self.device.take() else {
             return Ok(CloseReport::default());
