@@ -1,8 +1,9 @@
 //! Adapters bound to vfio-pci, played by an emulator somewhere else whose control line is a file.
 //!
-//! `POLLUX_VFIO` says which functions there are and what their wires are:
-//! `wire=loop:0:0000:81:00.0;ports=2,wire=pair:1:0000:82:00.0,0000:83:00.0` (settings, the emulator's
-//! number of the first one, addresses). `POLLUX_VFIO_CONTROL` is the control line, `/dev/ttyS2` say.
+//! `POLLUX_VFIO` says what there is for a test that asks for these settings:
+//! `wire=loop@0@0000:81:00.0;ports=2,wire=pair@1@0000:82:00.0,0000:83:00.0` (settings, the emulator's
+//! number of the first function, addresses). One function may stand in it more than once, for all
+//! the settings that it has. `POLLUX_VFIO_CONTROL` is the control line, `/dev/ttyS2` say.
 
 use pollux_bus::vfio::{self, Container};
 use pollux_bus::{BusError, Function};
@@ -64,7 +65,7 @@ impl Adapters {
     pub fn with(settings: &str) -> Self {
         let all = std::env::var("POLLUX_VFIO").expect("POLLUX_VFIO names adapters");
         let found = all.split(';').find_map(|one| {
-            let mut parts = one.splitn(3, ':');
+            let mut parts = one.splitn(3, '@');
             let is_it = parts.next()? == settings;
             let first = parts.next()?.parse().ok()?;
             let addresses = parts.next()?.split(',').map(str::to_owned).collect();
@@ -89,6 +90,10 @@ impl Adapters {
             before: Vec::new(),
         };
         for function in 0..adapters.addresses.len() {
+            // Nothing of a test that failed goes on.
+            for verb in ["disarm", "manners", "revive", "go"] {
+                adapters.ask(&format!("{verb} {function}"));
+            }
             for verb in ["report", "wire"] {
                 let question = format!("{verb} {function}");
                 let answer = adapters.ask(&question);
