@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod datapath;
+pub mod draw;
 pub mod figures;
 pub mod forwarder;
 pub mod pages;

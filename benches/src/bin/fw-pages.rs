@@ -2,9 +2,10 @@
 //! thread, and what an lcore on another CPU notices of it.
 //!
 //! Two CPUs: the lcore has the last one that is allowed, everything else the first one. With
-//! `--save DIR` the histograms are written there, for `cargo run --example draw_pages`.
+//! `--save DIR` the histograms are written there, and drawn.
 #![forbid(unsafe_code)]
 
+use pollux_benches::draw::draw;
 use pollux_benches::figures::{Figures, Options, median};
 use pollux_benches::forwarder::{Forwarder, own_testpmd};
 use pollux_benches::pages::{Rig, uncapped, untouched};
@@ -106,6 +107,27 @@ impl Bench {
             .add("step_us_p99", micros(last.steps.quantile(990)), "us");
         self.figures
             .add("step_us_max", micros(last.steps.longest()), "us");
+        // What of it was the step's own, and what happened to the longest.
+        let longest = last.longest;
+        for (name, value, unit) in [
+            ("step_cpu_us_p50", micros(last.cpu.quantile(500)), "us"),
+            ("step_cpu_us_p99", micros(last.cpu.quantile(990)), "us"),
+            ("step_cpu_us_max", micros(last.cpu.longest()), "us"),
+            ("steps_measured", last.steps.number() as f64, "steps"),
+            ("longest_step_cpu_us", micros(longest.cpu), "us"),
+            (
+                "longest_step_preemptions",
+                longest.preemptions as f64,
+                "switches",
+            ),
+            (
+                "longest_step_page_faults",
+                longest.page_faults as f64,
+                "faults",
+            ),
+        ] {
+            self.figures.add(name, value, unit);
+        }
         self.histogram("step_on", last.steps.buckets());
         rig.close()
     }
@@ -434,8 +456,12 @@ fn main() -> ExitCode {
         let Some(folder) = &options.save else {
             return Ok(());
         };
-        let file = Path::new(folder).join("fw-pages.tsv");
-        std::fs::write(&file, &bench.histograms).map_err(|e| format!("{}: {e}", file.display()))
+        let folder = Path::new(folder);
+        let file = folder.join("fw-pages.tsv");
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&file, &bench.histograms))
+            .map_err(|e| format!("{}: {e}", file.display()))?;
+        draw(&bench.histograms, folder)
     };
     let result = run(&options).and_then(|bench| saved(&bench).map(|()| bench));
     match result {

@@ -40,7 +40,7 @@ pub(crate) const REGION: u64 = END_UAR as u64 * UAR_PAGE;
 pub(crate) const VENDOR: u16 = 0x15b3;
 
 /// What the command thread has to do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Work {
     doorbell: u32,
     /// The command queue's address changed.
@@ -54,20 +54,32 @@ struct Work {
     stop: bool,
 }
 
+/// Doorbells and events that fit without another allocation: far more than come while the command
+/// thread does one command.
+const ROOM: usize = 1024;
+
+impl Default for Work {
+    fn default() -> Self {
+        Self {
+            doorbell: 0,
+            queue: None,
+            eqs: Vec::with_capacity(ROOM),
+            data: Vec::with_capacity(ROOM),
+            reset: false,
+            poke: false,
+            stop: false,
+        }
+    }
+}
+
 impl Work {
     /// Forgets all of it and keeps the room.
     fn clear(&mut self) {
-        let (mut eqs, mut data) = (
-            std::mem::take(&mut self.eqs),
-            std::mem::take(&mut self.data),
-        );
-        eqs.clear();
-        data.clear();
-        *self = Self {
-            eqs,
-            data,
-            ..Self::default()
-        };
+        self.eqs.clear();
+        self.data.clear();
+        self.doorbell = 0;
+        self.queue = None;
+        (self.reset, self.poke, self.stop) = (false, false, false);
     }
 
     fn is_empty(&self) -> bool {
@@ -403,11 +415,9 @@ impl Device for EmulatedFunction {
     fn reset(&self) {
         self.shared.segment.reset();
         self.shared.inbox.post(|work| {
-            *work = Work {
-                reset: true,
-                stop: work.stop,
-                ..Work::default()
-            }
+            let stop = work.stop;
+            work.clear();
+            (work.reset, work.stop) = (true, stop);
         });
     }
 }

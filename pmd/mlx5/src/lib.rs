@@ -54,7 +54,7 @@ pub use link_trouble::LinkTrouble;
 pub use pages::bench::{HostSide, HostStep};
 pub use pages::{
     FunctionKey, FunctionPages, MAX_PAGES_PER_STEP, PageBacking, PageCounts, PageMemoryReport,
-    PageOptions, PageReport, StepTimes,
+    PageOptions, PageReport, StepCost, StepTimes,
 };
 pub use port::{CloseReport, Ending, Port, PortWatch};
 pub use rx::RxQueue;

@@ -22,7 +22,7 @@ mod options;
 pub(crate) mod room;
 mod service;
 
-pub use ledger::{FunctionPages, PageCounts, PageMemoryReport, PageReport, StepTimes};
+pub use ledger::{FunctionPages, PageCounts, PageMemoryReport, PageReport, StepCost, StepTimes};
 pub use options::{PageBacking, PageOptions};
 pub(crate) use service::{Came, Outcome, PageMemory, PageServer, Step};
 
@@ -31,6 +31,14 @@ use std::fmt;
 /// Most pages that one MANAGE_PAGES carries: what firmware is known to return at most at once, and
 /// little enough that a step is over in a fraction of a millisecond.
 pub const MAX_PAGES_PER_STEP: u32 = 50_000;
+
+/// Room for `count` addresses, all of it in memory: no step shall be the first to touch it.
+pub(crate) fn room(count: u32) -> Vec<u64> {
+    // Zeros would be memory that is not there yet.
+    let mut room = vec![u64::MAX; count as usize];
+    room.clear();
+    room
+}
 
 /// Whose pages they are: a function id and whether it is the embedded CPU's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

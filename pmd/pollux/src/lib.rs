@@ -54,7 +54,7 @@ pub use pollux_emu::wire::WireReport;
 pub use pollux_mempool::{Burst, Mbuf, NodeId, PageSize, Pool, PoolConfig};
 pub use pollux_mlx5::{
     Duplex, Ending, FunctionKey, FunctionPages, Limits, Link, LinkTrouble, MacAddress, PageReport,
-    PortInfo, PortStats, PortWatch, QueueFailure, RxQueue, StepTimes, TxQueue,
+    PortInfo, PortStats, PortWatch, QueueFailure, RxQueue, StepCost, StepTimes, TxQueue,
 };
 
 /// Packets in a usual burst, for which pools are sized.

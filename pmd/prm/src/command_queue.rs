@@ -302,14 +302,11 @@ impl Mailbox {
             .set_next_pointer(next)
             .set_block_number(block)
             .set_token(token);
-        let ctrl = !xor8(&mailbox.bytes()[CTRL..CTRL_SIGNATURE]);
-        mailbox.set_ctrl_signature(ctrl);
-        let data = sum
-            .to_ne_bytes()
-            .into_iter()
-            .fold(0, |sum, byte| sum ^ byte);
-        let whole = !(data ^ xor8(&mailbox.bytes()[CTRL..SIGNATURE]));
-        mailbox.set_signature(whole);
+        // All else of the control part is zero. With its signature it sums up to 0xff, so that the
+        // whole's signature is the sum of the data.
+        let ctrl = xor8(&(next ^ u64::from(block)).to_ne_bytes()) ^ token;
+        mailbox.set_ctrl_signature(!ctrl);
+        mailbox.set_signature(xor8(&sum.to_ne_bytes()));
         mailbox
     }
 

@@ -7,6 +7,9 @@ use pollux_prm::command_queue::{
     INLINE, MAILBOX_ALIGN, MAILBOX_DATA, Mailbox, block_range, mailboxes,
 };
 
+/// Numbers in a mailbox.
+const WORDS: usize = MAILBOX_DATA / 8;
+
 /// Mailboxes that lie one after the other, 1 KiB apart.
 #[derive(Clone, Debug)]
 pub(crate) struct Chain {
@@ -49,7 +52,7 @@ impl Chain {
 
     /// Puts a list of numbers into mailboxes, behind an inline part that is full.
     pub(crate) fn fill_words(&self, words: &[u64], token: u8) -> Result<u64, MemoryError> {
-        let mut parts = words.chunks(MAILBOX_DATA / 8);
+        let mut parts = words.chunks(WORDS);
         self.write(INLINE + 8 * words.len(), |block, next| {
             Mailbox::of_words(parts.next().unwrap_or(&[]), next, block as u32, token)
         })
@@ -114,11 +117,21 @@ impl Chain {
     ) -> Result<Result<(), &'static str>, MemoryError> {
         let mut left = count;
         for block in 0..mailboxes(INLINE + 8 * count) {
-            match self.one(block, token)? {
-                Ok(mailbox) => words.extend(mailbox.words().take(left)),
-                Err(wrong) => return Ok(Err(wrong)),
-            }
-            left = left.saturating_sub(MAILBOX_DATA / 8);
+            let there: [u64; WORDS] = if token.is_some() {
+                match self.one(block, token)? {
+                    Ok(mailbox) => {
+                        let mut words = mailbox.words();
+                        std::array::from_fn(|_| words.next().unwrap_or(0))
+                    }
+                    Err(wrong) => return Ok(Err(wrong)),
+                }
+            } else {
+                // Nothing but the data is looked at.
+                let data = self.memory.window().read_words(block * MAILBOX_ALIGN)?;
+                data.map(u64::swap_bytes)
+            };
+            words.extend_from_slice(there.get(..left.min(WORDS)).unwrap_or(&there));
+            left = left.saturating_sub(WORDS);
         }
         Ok(Ok(()))
     }

@@ -217,7 +217,7 @@ impl<T> CommandQueue<T> {
             slots,
             token: 0,
             verify: false,
-            returned: Vec::with_capacity(largest as usize),
+            returned: crate::pages::room(largest),
         })
     }
 

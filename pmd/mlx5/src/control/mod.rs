@@ -21,6 +21,7 @@ mod events;
 mod handle;
 mod link;
 mod mailbox;
+mod meter;
 mod pages;
 mod recovery;
 mod shared;
@@ -41,6 +42,7 @@ use crate::pages::PageServer;
 use crate::work_queue;
 use blocks::BlockMaker;
 use mailbox::{Job, Mailbox, Reply};
+use meter::Meter;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use pages::PageJobs;
 use pollux_bus::Interrupt;
@@ -322,10 +324,13 @@ impl Thread {
 
     /// Deals with the commands whose entries the device has given back.
     fn collect(&mut self, only: Option<u32>, now: Instant) {
-        let began = Instant::now();
+        let meter = self.pages.is_busy().then(Meter::start);
         self.queue.collect(only, &mut self.done);
-        if self.done.iter().any(|c| matches!(c.tag, Tag::Take)) {
-            self.pages.spent(began.elapsed());
+        if let Some(meter) = meter {
+            // Reading the answer to a TAKE is a good part of it.
+            if self.done.iter().any(|c| matches!(c.tag, Tag::Take)) {
+                self.pages.spent(meter.cost());
+            }
         }
         self.complete_all(now);
     }

@@ -2,6 +2,7 @@
 //! time in the slot that is kept for it, one step in a turn of the control thread.
 
 use super::mailbox::Reply;
+use super::meter::Meter;
 use super::{Tag, Thread, answer};
 use crate::command::{Completed, Order};
 use crate::error::CommandFailure;
@@ -83,13 +84,13 @@ impl Thread {
         let mut more = false;
         if self.fault.is_none() && (self.queue.free_pages_slot().is_some() || self.pages.is_busy())
         {
-            let began = Instant::now();
+            let meter = Meter::start();
             match self.pages.next_step() {
                 Some(Step::Freed) => more = true,
                 Some(step) => {
                     self.shared.page_steps.fetch_add(1, Ordering::Relaxed);
                     // One that was not posted has ended, and the next one may come.
-                    more = !self.post_step(step, began);
+                    more = !self.post_step(step, &meter);
                 }
                 None => {}
             }
@@ -106,7 +107,8 @@ impl Thread {
     }
 
     /// Posts a step's command; false when it failed at once.
-    fn post_step(&mut self, step: Step, began: Instant) -> bool {
+    fn post_step(&mut self, step: Step, meter: &Meter) -> bool {
+        let began = meter.began();
         let (action, key, count) = match step {
             Step::Give(key) => (PagesAction::GIVE, key, self.pages.outgoing().len() as u32),
             Step::CantGive(key) => (PagesAction::CANT_GIVE, key, 0),
@@ -141,7 +143,7 @@ impl Thread {
                 }),
             }),
         };
-        self.pages.spent(began.elapsed());
+        self.pages.spent(meter.cost());
         match posted {
             Ok(()) => true,
             Err(failed) => {
@@ -153,20 +155,19 @@ impl Thread {
 
     /// A GIVE or CANT_GIVE has ended.
     pub(super) fn gave(&mut self, result: Result<(), CommandFailure>) {
-        let began = Instant::now();
+        let meter = Meter::start();
         self.count_late();
         let of = self.pages.gave(result);
-        self.pages.step_over(of, began.elapsed());
+        self.pages.step_over(of, meter.cost());
     }
 
-    /// A TAKE has ended; its pages are in the command queue's buffer. `read` is the time that
-    /// bringing them there took.
+    /// A TAKE has ended; its pages are in the command queue's buffer.
     pub(super) fn took(&mut self, result: Result<(), CommandFailure>) {
-        let began = Instant::now();
+        let meter = Meter::start();
         self.count_late();
         let pages = result.map(|()| self.queue.returned());
         let of = self.pages.took(pages);
-        self.pages.step_over(of, began.elapsed());
+        self.pages.step_over(of, meter.cost());
     }
 
     /// The step has ended; counts it if nobody believed in its answer any more. (A device that was

@@ -17,6 +17,8 @@ pub(super) const CHUNK_PAGES: usize = 512;
 const LOG_PAGE: u32 = 12;
 const WORDS: usize = CHUNK_PAGES / 64;
 const NONE: u32 = u32::MAX;
+/// Addresses that are dealt with together when they come back: the pages of a word.
+const TOGETHER: usize = 64;
 
 /// Owner of a page that is with nobody.
 pub(super) const FREE: u16 = 0;
@@ -316,6 +318,16 @@ impl<B> Arena<B> {
             for ((word, bits), owners) in
                 chunk.map.iter_mut().enumerate().zip(owners.chunks_mut(64))
             {
+                // A whole word at once, where it is wholly free.
+                if *bits == u64::MAX && left >= 64 && owners.len() == 64 {
+                    let first = chunk.base + ((word as u64) << (6 + LOG_PAGE));
+                    owners.fill(owner);
+                    out.extend((0..64).map(|page| first + (page << LOG_PAGE)));
+                    *bits = 0;
+                    chunk.free -= 64;
+                    left -= 64;
+                    continue;
+                }
                 while *bits != 0 && left > 0 {
                     let bit = bits.trailing_zeros();
                     *bits &= *bits - 1;
@@ -341,56 +353,119 @@ impl<B> Arena<B> {
     ) -> (usize, usize) {
         let (mut freed, mut unsure) = (0, 0);
         let mut rest = pages;
-        while let Some(&address) = rest.first() {
-            // Neighbours lie in one chunk: found once, settled once.
-            let run = rest
-                .iter()
-                .take_while(|page| **page >> LOG_CHUNK == address >> LOG_CHUNK)
-                .count();
-            let (these, others) = rest.split_at(run);
+        while !rest.is_empty() {
+            // As far as a word goes, where neighbours begin in its middle.
+            let most = match rest {
+                [first, next, ..] if *next == first.wrapping_add(1 << LOG_PAGE) => {
+                    TOGETHER - inside(*first) % TOGETHER
+                }
+                _ => TOGETHER,
+            };
+            let (these, others) = rest.split_at(rest.len().min(most));
             rest = others;
-            let Some(at) = self.index.find(address) else {
-                for page in these {
-                    refuse(*page, misaligned(*page).unwrap_or(Wrong::NotOurs));
+            let known = self.look_up(owner, these);
+            if known.neighbours {
+                if let Some(at) = known.chunks.first() {
+                    freed += self.free_word(*at, these);
                 }
                 continue;
-            };
-            let first = at as usize * CHUNK_PAGES;
-            let (Some(chunk), Some(owners)) = (
-                self.chunks.get_mut(at as usize),
-                self.owners.get_mut(first..first + CHUNK_PAGES),
-            ) else {
-                continue;
-            };
-            let before = chunk.free;
-            for page in these {
-                let inside = (*page >> LOG_PAGE) as usize & (CHUNK_PAGES - 1);
-                let place = owners.get_mut(inside);
-                let good = *page & 0xfff == 0;
-                match (place, chunk.map.get_mut(inside / 64)) {
-                    (Some(place), Some(bits))
-                        if good && *place != FREE && (*place == owner || *place == LIMBO) =>
-                    {
-                        unsure += usize::from(*place == LIMBO);
-                        *place = FREE;
-                        *bits |= 1 << (inside % 64);
-                        chunk.free += 1;
+            }
+            for (page, at) in these.iter().zip(known.chunks) {
+                match self.free_one(owner, *page, at) {
+                    Ok(before) => {
+                        freed += 1;
+                        unsure += usize::from(before == LIMBO);
                     }
-                    (Some(place), _) => {
-                        let wrong = match *place {
-                            FREE => Wrong::Free,
-                            _ => Wrong::Others,
-                        };
-                        refuse(*page, misaligned(*page).unwrap_or(wrong));
-                    }
-                    (None, _) => {}
+                    Err(wrong) => refuse(*page, wrong),
                 }
             }
-            freed += usize::from(chunk.free - before);
-            self.settle(at);
         }
         self.free += freed;
         (freed - unsure, unsure)
+    }
+
+    /// Finds the chunks of some addresses, and fetches what freeing them needs: each address lies
+    /// somewhere else, and one by one each would be waited for.
+    fn look_up(&self, owner: u16, pages: &[u64]) -> Known {
+        let first = pages.first().copied().unwrap_or(0);
+        let word = u64::from(first & ((64 << LOG_PAGE) - 1) == 0 && pages.len() == TOGETHER);
+        let apart = (first..)
+            .step_by(1 << LOG_PAGE)
+            .zip(pages)
+            .fold(word ^ 1, |apart, (next, page)| apart | (next ^ page));
+        if apart == 0 {
+            let at = self.index.find(first).unwrap_or(NONE);
+            let from = at as usize * CHUNK_PAGES + inside(first);
+            let owners = self.owners.get(from..from + TOGETHER);
+            let all = owners.is_some_and(|owners| owners.iter().all(|there| *there == owner));
+            return Known {
+                chunks: [at; TOGETHER],
+                neighbours: all && at != NONE && owner != FREE,
+            };
+        }
+        let mut chunks = [NONE; TOGETHER];
+        for (at, page) in chunks.iter_mut().zip(pages) {
+            *at = self.index.find(*page).unwrap_or(NONE);
+        }
+        let mut sum = 0;
+        for (at, page) in chunks.iter().zip(pages) {
+            let at = *at as usize;
+            let place = self.owners.get(at * CHUNK_PAGES + inside(*page));
+            let free = self.chunks.get(at).map_or(0, |chunk| chunk.free);
+            sum ^= place.copied().unwrap_or(0) ^ free;
+        }
+        // Loads whose values nobody uses would be left out.
+        std::hint::black_box(sum);
+        Known {
+            chunks,
+            neighbours: false,
+        }
+    }
+
+    /// Frees the pages of one word of a chunk's map, all of which are out.
+    fn free_word(&mut self, at: u32, pages: &[u64]) -> usize {
+        let within = pages.first().map_or(0, |page| inside(*page));
+        let from = at as usize * CHUNK_PAGES + within;
+        let (Some(chunk), Some(owners)) = (
+            self.chunks.get_mut(at as usize),
+            self.owners.get_mut(from..from + pages.len()),
+        ) else {
+            return 0;
+        };
+        let Some(bits) = chunk.map.get_mut(within / 64) else {
+            return 0;
+        };
+        owners.fill(FREE);
+        *bits = u64::MAX;
+        chunk.free += 64;
+        self.settle(at);
+        pages.len()
+    }
+
+    /// Frees a page; returns whose it was.
+    #[inline]
+    fn free_one(&mut self, owner: u16, page: u64, at: u32) -> Result<u16, Wrong> {
+        let within = inside(page);
+        let place = self.owners.get_mut(at as usize * CHUNK_PAGES + within);
+        let (Some(chunk), Some(place)) = (self.chunks.get_mut(at as usize), place) else {
+            return Err(misaligned(page).unwrap_or(Wrong::NotOurs));
+        };
+        let before = *place;
+        let good = page & 0xfff == 0 && before != FREE && (before == owner || before == LIMBO);
+        let Some(bits) = chunk.map.get_mut(within / 64).filter(|_| good) else {
+            let wrong = match before {
+                FREE => Wrong::Free,
+                _ => Wrong::Others,
+            };
+            return Err(misaligned(page).unwrap_or(wrong));
+        };
+        *place = FREE;
+        *bits |= 1 << (within % 64);
+        chunk.free += 1;
+        if chunk.place != Place::Partial || chunk.free == chunk.usable {
+            self.settle(at);
+        }
+        Ok(before)
     }
 
     /// Makes pages another owner's.
@@ -493,6 +568,20 @@ impl<B> Arena<B> {
     }
 }
 
+/// What [`Arena::look_up`] found.
+struct Known {
+    /// Chunk of each address, [`NONE`] where there is none.
+    chunks: [u32; TOGETHER],
+    /// The addresses are those of one word of a chunk's map, in order, and all the owner's.
+    neighbours: bool,
+}
+
+/// A page's place in its chunk.
+#[inline]
+fn inside(page: u64) -> usize {
+    (page >> LOG_PAGE) as usize & (CHUNK_PAGES - 1)
+}
+
 fn misaligned(page: u64) -> Option<Wrong> {
     (page & 0xfff != 0).then_some(Wrong::Misaligned)
 }
@@ -565,6 +654,35 @@ mod tests {
         ];
         assert_eq!(seen, kinds);
         assert_eq!(arena.free(), 1022);
+    }
+
+    /// By words, from the middle of a word on, backwards, and mixed: it is the same.
+    #[test]
+    fn pages_come_back_in_any_order() {
+        let mut arena = arena(8);
+        for way in 0..5 {
+            let mine = take(&mut arena, 1, 3000);
+            let others = take(&mut arena, 2, 70);
+            let mut back = mine.clone();
+            match way {
+                0 => {}
+                1 => back.rotate_left(29),
+                2 => back.reverse(),
+                3 => back.sort_by_key(|page| page.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                _ => back.chunks_mut(7).for_each(<[u64]>::reverse),
+            }
+            let (first, rest) = back.split_at(1001);
+            for part in [first, rest] {
+                let freed = arena.give_back(1, part, |page, _| panic!("{page:#x}"));
+                assert_eq!(freed, (part.len(), 0));
+                arena.check();
+            }
+            let mut seen = 0;
+            assert_eq!(arena.give_back(1, &mine, |_, _| seen += 1), (0, 0));
+            assert_eq!(seen, 3000);
+            assert_eq!(arena.give_back(2, &others, |_, _| seen += 1), (70, 0));
+            assert_eq!((arena.free(), seen), (4096, 3000));
+        }
     }
 
     #[test]

@@ -62,6 +62,28 @@ pub struct FunctionPages {
     pub longest_step: Duration,
 }
 
+/// What a step cost the control thread, both halves together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepCost {
+    /// Time by the clock.
+    pub wall: Duration,
+    /// Time on a CPU.
+    pub cpu: Duration,
+    /// How often the kernel gave its CPU to somebody else.
+    pub preemptions: u64,
+    /// Page faults that it took.
+    pub page_faults: u64,
+}
+
+impl std::ops::AddAssign for StepCost {
+    fn add_assign(&mut self, more: Self) {
+        self.wall += more.wall;
+        self.cpu += more.cpu;
+        self.preemptions += more.preemptions;
+        self.page_faults += more.page_faults;
+    }
+}
+
 /// The memory that pages are cut from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageMemoryReport {
@@ -88,6 +110,10 @@ pub struct PageReport {
     pub memory: PageMemoryReport,
     /// How long steps kept the control thread.
     pub steps: StepTimes,
+    /// For how much of that it had a CPU: the rest belongs to whoever interrupted it.
+    pub cpu: StepTimes,
+    /// The step that kept it longest.
+    pub longest: StepCost,
     /// Mailboxes that MANAGE_PAGES has, made once; no step allocates any.
     pub mailboxes: usize,
     /// A MANAGE_PAGES is under way whose time is over. No other one is sent until it is answered.

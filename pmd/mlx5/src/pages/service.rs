@@ -3,12 +3,12 @@
 mod ending;
 
 use super::arena::{Arena, FREE, LIMBO};
-use super::ledger::{FunctionPages, PageCounts, PageMemoryReport, PageReport, StepTimes};
+use super::ledger::{FunctionPages, PageCounts, PageMemoryReport, PageReport, StepCost, StepTimes};
 use super::{FunctionKey, MAX_PAGES_PER_STEP, PageOptions};
 use crate::error::CommandFailure;
 use ending::Throttle;
 use std::collections::{HashMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A block that was asked for: its holder, its device address, its pages, which may be fewer than
 /// asked; or why there is none, in words.
@@ -149,8 +149,10 @@ pub(crate) struct PageServer<M: PageMemory> {
     outcomes: Vec<(u64, Outcome)>,
     counts: PageCounts,
     times: StepTimes,
+    cpu: StepTimes,
+    longest: StepCost,
     /// What the step in flight has cost so far.
-    spent: Duration,
+    spent: StepCost,
     /// The last TAKE returned nothing at all.
     empty_handed: bool,
     /// The device is being taken down: what firmware does not return it does not hold.
@@ -182,11 +184,13 @@ impl<M: PageMemory> PageServer<M> {
             targets: VecDeque::with_capacity(16),
             sweeps: VecDeque::with_capacity(16),
             in_flight: None,
-            outgoing: Vec::with_capacity(options.give_limit as usize),
+            outgoing: super::room(options.give_limit),
             outcomes: Vec::new(),
             counts: PageCounts::default(),
             times: StepTimes::default(),
-            spent: Duration::ZERO,
+            cpu: StepTimes::default(),
+            longest: StepCost::default(),
+            spent: StepCost::default(),
             empty_handed: false,
             closing: false,
             overdue: false,
@@ -229,6 +233,8 @@ impl<M: PageMemory> PageServer<M> {
                 unmapped: self.unmapped,
             },
             steps: self.times.clone(),
+            cpu: self.cpu.clone(),
+            longest: self.longest,
             mailboxes: 0,
             overdue: self.overdue,
             command_wait_steps: 0,
@@ -441,8 +447,7 @@ impl<M: PageMemory> PageServer<M> {
     /// The next thing to do. At most one command is in flight; demands come before reclaims,
     /// because firmware waits for them.
     pub(crate) fn next_step(&mut self) -> Option<Step> {
-        self.absorb();
-        if self.sweep() {
+        if self.absorb() || self.sweep() {
             return Some(Step::Freed);
         }
         if self.in_flight.is_some() {
@@ -457,7 +462,7 @@ impl<M: PageMemory> PageServer<M> {
             Some(Step::Give(_) | Step::CantGive(_) | Step::Take { .. })
         ) {
             self.counts.steps += 1;
-            self.spent = Duration::ZERO;
+            self.spent = StepCost::default();
         }
         step
     }
@@ -470,21 +475,23 @@ impl<M: PageMemory> PageServer<M> {
         Some(Step::CantGive(function.pages.key))
     }
 
-    /// Takes over the blocks that came.
-    fn absorb(&mut self) {
-        while let Some(came) = self.memory.poll() {
-            self.asked.pop_front();
-            match came {
-                Ok((block, base, pages)) => {
-                    if self.arena.add(block, base, pages) == 0 {
-                        self.shortage = Some(format!(
-                            "{pages} pages at device address {base:#x} hold no aligned 2 MiB"
-                        ));
-                    }
+    /// Takes over a block that came: a slice of work, because the tables of pages may grow with it.
+    fn absorb(&mut self) -> bool {
+        let Some(came) = self.memory.poll() else {
+            return false;
+        };
+        self.asked.pop_front();
+        match came {
+            Ok((block, base, pages)) => {
+                if self.arena.add(block, base, pages) == 0 {
+                    self.shortage = Some(format!(
+                        "{pages} pages at device address {base:#x} hold no aligned 2 MiB"
+                    ));
                 }
-                Err(why) => self.shortage = Some(why),
             }
+            Err(why) => self.shortage = Some(why),
         }
+        true
     }
 
     /// A slice of freeing what firmware dropped; false when there is none.

@@ -3,6 +3,7 @@
 
 use super::{Demand, InFlight, Origin, Outcome, PageMemory, PageServer};
 use crate::error::CommandFailure;
+use crate::pages::StepCost;
 use crate::pages::arena::{LIMBO, Wrong};
 use std::time::{Duration, Instant};
 
@@ -33,18 +34,23 @@ impl Throttle {
 }
 
 impl<M: PageMemory> PageServer<M> {
-    /// A half of the step in flight has kept the thread for `time`.
-    pub(crate) fn spent(&mut self, time: Duration) {
-        self.spent += time;
+    /// A part of the step in flight cost so much.
+    pub(crate) fn spent(&mut self, cost: StepCost) {
+        self.spent += cost;
     }
 
-    /// The step is over, and its second half took `time`. To be called after
+    /// The step is over, and its last part cost so much. To be called after
     /// [`gave`](Self::gave) or [`took`](Self::took) with whose it was.
-    pub(crate) fn step_over(&mut self, of: Option<usize>, time: Duration) {
-        let time = std::mem::take(&mut self.spent) + time;
-        self.times.record(time);
+    pub(crate) fn step_over(&mut self, of: Option<usize>, cost: StepCost) {
+        let mut whole = std::mem::take(&mut self.spent);
+        whole += cost;
+        self.times.record(whole.wall);
+        self.cpu.record(whole.cpu);
+        if whole.wall > self.longest.wall {
+            self.longest = whole;
+        }
         if let Some(function) = of.and_then(|of| self.functions.get_mut(of)) {
-            function.pages.longest_step = function.pages.longest_step.max(time);
+            function.pages.longest_step = function.pages.longest_step.max(whole.wall);
         }
     }
 

@@ -1,16 +1,13 @@
-//! Draws what `scripts/bench fw-pages --save DIR` left there, as SVG files for the documentation:
-//! `cargo run --release -p pollux-benches --example draw_pages -- DIR/fw-pages.tsv docs`.
+//! Draws what `scripts/bench fw-pages` measured, as SVG files for the documentation.
 //!
 //! Two pictures. Poll gaps: how often an lcore looked away how long, without a reclaim, with one
 //! on the other CPU, and with one that it does itself. Steps: the two histograms that the cap of
 //! 50,000 pages was argued with (time of one mailbox's release in the kernel, taken from the
 //! discussion), beside the time that one mailbox costs here, with the cap and without; and below,
 //! how long whole steps kept the control thread.
-#![forbid(unsafe_code)]
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::process::ExitCode;
+use std::path::Path;
 
 /// Histograms by name: upper edge in nanoseconds, count.
 type Histograms = BTreeMap<String, Vec<(f64, f64)>>;
@@ -273,32 +270,19 @@ fn steps(histograms: &Histograms) -> String {
     picture.finish()
 }
 
-fn run(from: &str, to: &str) -> Result<(), String> {
-    let text = std::fs::read_to_string(from).map_err(|e| format!("{from}: {e}"))?;
-    let histograms = read(&text).map_err(|e| format!("{from}: {e}"))?;
-    std::fs::create_dir_all(to).map_err(|e| format!("{to}: {e}"))?;
+/// Writes both pictures into `folder`; `histograms` has one bucket a line: name, upper edge in
+/// nanoseconds, count, with tabs between.
+///
+/// # Errors
+/// A line that is no bucket, a file that cannot be written.
+pub fn draw(histograms: &str, folder: &Path) -> Result<(), String> {
+    let histograms = read(histograms)?;
     for (name, svg) in [
         ("poll-gaps.svg", gaps(&histograms)),
         ("page-steps.svg", steps(&histograms)),
     ] {
-        let path = std::path::Path::new(to).join(name);
+        let path = folder.join(name);
         std::fs::write(&path, svg).map_err(|e| format!("{}: {e}", path.display()))?;
-        println!("{}", path.display());
     }
     Ok(())
-}
-
-fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let result = match words.as_slice() {
-        [from, to] => run(from, to),
-        _ => Err("two words are wanted: the file of histograms, and a folder".into()),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problem) => {
-            eprintln!("draw_pages: {problem}");
-            ExitCode::FAILURE
-        }
-    }
 }
