@@ -72,6 +72,8 @@ start_guest() {
     "$@" </dev/null >"$WORK/qemu.log" 2>&1 &
   QEMU_PID=$!
   PIDS+=("$QEMU_PID")
+  # However it ends, the shell has nothing to say about it.
+  disown "$QEMU_PID"
   GUEST_TURN=0
   wait_for_line '@@READY' "${BOOT_PATIENCE:-120}" || return 1
 }
