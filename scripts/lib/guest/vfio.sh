@@ -337,6 +337,7 @@ over_vfio() {
   for test in "${absent[@]+"${absent[@]}"}"; do
     case $test in
       *connectx* | *says_what_it_is) say "     not here: $test (another --model has it)" ;;
+      cards::*) say "     not here: $test (an adapter made wrong for it alone)" ;;
       *capture*) say "     not here: $test (its files are the emulator's; the point of the capture is this)" ;;
       # There is an adapter for everything else.
       *) fail "$test found no adapter" ;;
