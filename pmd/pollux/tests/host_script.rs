@@ -320,6 +320,45 @@ fn hugepages_are_set_read_back_and_undone() {
     );
 }
 
+#[test]
+fn models_that_cannot_be_driven_or_are_not_known_are_said() {
+    for (id, words, status) in [
+        (
+            "0x1003",
+            "TO DO 0000:3b:00.1 model: Pollux cannot drive it",
+            1,
+        ),
+        (
+            "0x1011",
+            "TO DO 0000:3b:00.1 model: Pollux cannot drive it",
+            1,
+        ),
+        ("0x020d", "mstflint -d 0000:3b:00.1 -i IMAGE burn", 1),
+        ("0x1027", "NOTE  0000:3b:00.1 model: not known here", 0),
+        ("0x101d", "0000:3b:00.1 ConnectX-6 Dx", 0),
+    ] {
+        let machine = Machine::new();
+        machine.adapter("0000:3b:00.1", 26, "vfio-pci", "");
+        machine.write("dev/vfio/26", "");
+        machine.write(
+            "sys/bus/pci/devices/0000:3b:00.1/device",
+            &format!("{id}\n"),
+        );
+        let text = machine.says(&["check"], status);
+        assert!(text.contains(words), "{id}: {text}");
+    }
+}
+
+#[test]
+fn the_second_port_has_a_setting_of_its_own() {
+    let machine = Machine::new();
+    machine.adapter("0000:3b:00.1", 26, "mlx5_core", "ib1");
+    let layer = "sys/bus/pci/devices/0000:3b:00.1/infiniband/mlx5_0/ports/1/link_layer";
+    machine.write(layer, "InfiniBand\n");
+    let text = machine.says(&["check"], 1);
+    assert!(text.contains("LINK_TYPE_P2=2"), "{text}");
+}
+
 /// A default route over anything that stands on the adapter keeps it.
 #[test]
 fn what_stands_on_an_adapter_keeps_it() {
