@@ -231,9 +231,10 @@ moderation() {
       ethtool -c eth0 | grep '^rx-usecs:'
       ping -q -c 20 -i 0.1 10.1.0.2" || { fail "$GUEST_OUT"; return 1; }
     grep -qE "^rx-usecs:[[:space:]]+$usecs\$" <<<"$GUEST_OUT" || fail "rx-usecs is not $usecs: $GUEST_OUT"
-    took+=("$(sed -n 's|^round-trip min/avg/max = \([0-9]*\)\.\([0-9]*\)/.*|\1\2|p' <<<"$GUEST_OUT")")
+    took+=("$(sed -n 's|^round-trip min/avg/max = [0-9.]*/\([0-9]*\)\.\([0-9]*\)/.*|\1\2|p' <<<"$GUEST_OUT")")
   done
-  [ "${took[1]}" -ge 4000 ] || fail "with a wait of 4000 us the fastest answer came after ${took[1]} us (without: ${took[0]})"
+  # Not the fastest one: somebody else's packet may have come just before it, and its wait was short.
+  [ "${took[1]}" -ge 4000 ] || fail "with a wait of 4000 us an answer took ${took[1]} us on average (without: ${took[0]})"
   guest 'ethtool -C eth0 adaptive-rx on adaptive-tx on'
   complaints
 }

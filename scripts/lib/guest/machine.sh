@@ -62,7 +62,7 @@ start_guest() {
   mkfifo "$WORK/agent.in" "$WORK/agent.out"
   exec {TO_GUEST}<>"$WORK/agent.in" {FROM_GUEST}<>"$WORK/agent.out"
   kernel_line="console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check apparmor=0 audit=0 loglevel=4 net.ifnames=0 ${GUEST_KERNEL_LINE:-}"
-  nice -n 5 "${QEMU[@]}" -accel tcg,thread=multi -machine q35 -nodefaults -no-user-config -display none -no-reboot \
+  bound nice -n 5 "${QEMU[@]}" -accel tcg,thread=multi -machine q35 -nodefaults -no-user-config -display none -no-reboot \
     -chardev "file,id=console,path=$WORK/console" -serial chardev:console \
     -chardev "pipe,id=agent,path=$WORK/agent" -serial chardev:agent \
     -kernel "$VMLINUX" -initrd "$WORK/disk.gz" -append "$kernel_line" \

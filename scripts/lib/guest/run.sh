@@ -54,11 +54,19 @@ finish() {
   exit $status
 }
 
+# Becomes a program that does not outlive this script, however that ends. Only behind an ampersand.
+bound() {
+  if setpriv --pdeathsig KILL true 2>/dev/null; then
+    exec setpriv --pdeathsig KILL "$@"
+  fi
+  exec "$@"
+}
+
 # Starts the emulator with as many sockets as functions: SETTINGS, COUNT.
 start_hca() {
   local number sockets=() deadline=$((SECONDS + 20))
   for ((number = 0; number < $2; number++)); do sockets+=(--socket "$WORK/hca$number"); done
-  "$HCA" "${sockets[@]}" --device "$1" --control "$WORK/control" --log-commands "$WORK/commands" \
+  bound "$HCA" "${sockets[@]}" --device "$1" --control "$WORK/control" --log-commands "$WORK/commands" \
     </dev/null >"$WORK/hca.log" 2>&1 &
   HCA_PID=$!
   PIDS+=("$HCA_PID")

@@ -61,7 +61,7 @@ run_vfio() {
   adapters+=(-chardev "pipe,id=monitor,path=$WORK/monitor" -mon chardev=monitor,mode=readline
     -chardev "pipe,id=line,path=$WORK/line" -serial chardev:line)
   exec {MONITOR}<>"$WORK/monitor.in" {MONITOR_OUT}<>"$WORK/monitor.out"
-  cat <&"$MONITOR_OUT" >"$WORK/monitor.log" &
+  bound cat <&"$MONITOR_OUT" >"$WORK/monitor.log" &
   PIDS+=("$!")
   relay &
   PIDS+=("$!")
@@ -106,10 +106,13 @@ driver_tests() {
 
 # Answers what the guest asks on its third serial port.
 relay() {
-  local line
+  local line part=
   exec {ASKED}<>"$WORK/line.out" {ANSWERS}<>"$WORK/line.in"
-  while IFS= read -r line <&"$ASKED"; do
-    line=${line%$'\r'}
+  # The script itself is looked after now and then; nobody else ends this.
+  while kill -0 $$ 2>/dev/null; do
+    IFS= read -r -t 5 line <&"$ASKED" || { part+=$line; continue; }
+    line=$part${line%$'\r'}
+    part=
     [ -n "$line" ] || continue
     if HCA_OUT=$("$HCA" --control "$WORK/control" --ask "$line" 2>&1); then
       printf 'ok %s\n' "$HCA_OUT"
