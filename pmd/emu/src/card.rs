@@ -1,7 +1,7 @@
 //! A card that is not as it should be: what a function has other than its model, from power-on.
 //!
 //! Values of a device string. What comes and goes while the function runs is asked for through
-//! [`FaultInjector`](crate::FaultInjector).
+//! [`Emulator::faults`](crate::Emulator::faults).
 
 use crate::error::EmuError;
 use crate::fields::{bits_at, set_bits_at};
