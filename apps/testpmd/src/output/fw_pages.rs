@@ -32,6 +32,12 @@ pub struct FwPages {
     pub step_us_p99: f64,
     /// The longest step.
     pub step_us_max: f64,
+    /// For how much of it the driver had a CPU; others had it for the rest.
+    pub longest_cpu_us: f64,
+    /// How often the CPU was taken away in it.
+    pub longest_preemptions: u64,
+    /// A command is under way whose time is over, and no other one is sent.
+    pub overdue: bool,
     /// Mailboxes of a step, made once.
     pub mailboxes: usize,
     /// Most steps that another command waited for.
@@ -61,6 +67,8 @@ pub struct FunctionLine {
     pub returned: u64,
     /// Pages that it holds.
     pub outstanding: usize,
+    /// Of these, pages that it may have dropped.
+    pub doubtful: usize,
     /// Pages whose GIVE failed.
     pub failed: u64,
     /// CANT_GIVE sent.
@@ -91,6 +99,7 @@ impl From<&FunctionPages> for FunctionLine {
             given: f.given,
             returned: f.returned,
             outstanding: f.outstanding,
+            doubtful: f.doubtful,
             failed: f.failed,
             refused: f.refused,
             corrupt: f.corrupt,
@@ -119,6 +128,9 @@ impl FwPages {
             steps: counts.steps,
             step_us_p99: micros(report.steps.quantile(990)),
             step_us_max: micros(report.steps.longest()),
+            longest_cpu_us: micros(report.longest.cpu),
+            longest_preemptions: report.longest.preemptions,
+            overdue: report.overdue,
             mailboxes: report.mailboxes,
             command_wait_steps: report.command_wait_steps,
             mapped: memory.pages,
@@ -147,9 +159,21 @@ impl fmt::Display for FwPages {
         )?;
         writeln!(
             f,
-            "steps: {}, p99 {:.1} us, longest {:.1} us; {} mailboxes; other commands waited for at most {}",
-            self.steps, self.step_us_p99, self.step_us_max, self.mailboxes, self.command_wait_steps
+            "steps: {}, p99 {:.1} us, longest {:.1} us ({:.1} us on a CPU, which was taken away {} times); {} mailboxes; other commands waited for at most {}",
+            self.steps,
+            self.step_us_p99,
+            self.step_us_max,
+            self.longest_cpu_us,
+            self.longest_preemptions,
+            self.mailboxes,
+            self.command_wait_steps
         )?;
+        if self.overdue {
+            writeln!(
+                f,
+                "a command is not answered in time: no request is served until it is"
+            )?;
+        }
         writeln!(
             f,
             "memory: {} pages in {} blocks, {} free, {} blocks idle",
@@ -201,41 +225,89 @@ mod tests {
         let mut report = PageReport::default();
         report.counts.held = 606;
         report.counts.given = 1_300_606;
+        report.counts.taken = 1_300_000;
+        report.counts.refused = 2;
+        report.counts.unknown = 1;
+        report.counts.steps = 54;
         report.mailboxes = 782;
-        report.functions = vec![FunctionPages {
-            key: FunctionKey {
-                function: 0x1f,
-                embedded: true,
+        report.command_wait_steps = 1;
+        report.memory.pages = 1_310_720;
+        report.memory.free = 1_310_114;
+        report.memory.blocks = 80;
+        report.memory.idle_blocks = 79;
+        let usual = std::iter::repeat_n(Duration::from_micros(225), 99);
+        report.steps = usual.chain([Duration::from_nanos(412_340)]).collect();
+        report.longest.cpu = Duration::from_micros(301);
+        report.longest.preemptions = 1;
+        report.functions = vec![
+            FunctionPages {
+                given: 606,
+                outstanding: 606,
+                doubtful: 5,
+                refused: 2,
+                corrupt: 1,
+                target: 7,
+                wanted: 9,
+                steps: 2,
+                largest_step: 606,
+                longest_step: Duration::from_micros(12),
+                ..FunctionPages::default()
             },
-            given: 1_300_606,
-            outstanding: 606,
-            largest_step: 50_000,
-            longest_step: Duration::from_nanos(412_340),
-            ..FunctionPages::default()
-        }];
+            FunctionPages {
+                key: FunctionKey {
+                    function: 0x1f,
+                    embedded: true,
+                },
+                given: 1_300_000,
+                returned: 1_300_000,
+                steps: 52,
+                largest_step: 50_000,
+                longest_step: Duration::from_nanos(412_340),
+                ..FunctionPages::default()
+            },
+        ];
         report
     }
 
     #[test]
     fn people_see_a_line_per_function() {
         let text = FwPages::new(3, &report()).to_string();
-        assert!(text.starts_with("\nFirmware pages of port 3\nheld: 606, given: 1300606,"));
-        let line = text.lines().last().unwrap();
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let wanted = [
-            "0x1f", "(ec)", "1300606", "0", "606", "0", "0", "0", "0", "0", "50000", "412.3",
-        ];
-        assert_eq!(words, wanted);
+        let wanted = "
+Firmware pages of port 3
+held: 606, given: 1300606, taken back: 1300000, released: 0, refused: 2, failed gives: 0, corrupt: 1
+steps: 54, p99 229.4 us, longest 412.3 us (301.0 us on a CPU, which was taken away 1 times); 782 mailboxes; other commands waited for at most 1
+memory: 1310720 pages in 80 blocks, 1310114 free, 79 blocks idle
+function       given  returned outstanding  failed refused corrupt    target    wanted  largest longest us
+0x0              606         0         606       0       2       1         7         9      606       12.0
+0x1f (ec)    1300000   1300000           0       0       0       0         0         0    50000      412.3
+";
+        assert_eq!(text, wanted);
+        let mut late = report();
+        late.overdue = true;
+        let text = FwPages::new(3, &late).to_string();
+        assert!(text.contains("\na command is not answered in time"));
     }
 
     #[test]
     fn programs_get_the_same() {
         let value = serde_json::to_value(FwPages::new(3, &report())).unwrap();
-        assert_eq!(value["functions"][0]["outstanding"], 606);
-        assert_eq!(value["functions"][0]["longest_step_us"], 412.34);
-        assert_eq!(
-            (&value["port"], &value["mailboxes"]),
-            (&3.into(), &782.into())
-        );
+        let wanted = serde_json::json!({
+            "port": 3, "held": 606, "given": 1_300_606, "taken": 1_300_000, "released": 0,
+            "refused": 2, "dropped": 0, "corrupt": 1, "steps": 54, "step_us_p99": 229.375,
+            "step_us_max": 412.34, "longest_cpu_us": 301.0, "longest_preemptions": 1,
+            "overdue": false, "mailboxes": 782, "command_wait_steps": 1, "mapped": 1_310_720,
+            "free": 1_310_114, "blocks": 80, "idle_blocks": 79,
+            "functions": [
+                {"function": 0, "embedded": false, "given": 606, "returned": 0,
+                 "outstanding": 606, "doubtful": 5, "failed": 0, "refused": 2, "corrupt": 1,
+                 "target": 7, "wanted": 9, "steps": 2, "largest_step": 606,
+                 "longest_step_us": 12.0},
+                {"function": 31, "embedded": true, "given": 1_300_000, "returned": 1_300_000,
+                 "outstanding": 0, "doubtful": 0, "failed": 0, "refused": 0, "corrupt": 0,
+                 "target": 0, "wanted": 0, "steps": 52, "largest_step": 50_000,
+                 "longest_step_us": 412.34},
+            ],
+        });
+        assert_eq!(value, wanted);
     }
 }

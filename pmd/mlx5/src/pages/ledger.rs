@@ -177,6 +177,14 @@ fn bucket(nanos: u64) -> usize {
     (power as usize * PARTS + part).min(BUCKETS - 1)
 }
 
+impl FromIterator<Duration> for StepTimes {
+    fn from_iter<I: IntoIterator<Item = Duration>>(times: I) -> Self {
+        let mut all = Self::default();
+        times.into_iter().for_each(|time| all.record(time));
+        all
+    }
+}
+
 impl StepTimes {
     /// Counts one step.
     pub(crate) fn record(&mut self, time: Duration) {
