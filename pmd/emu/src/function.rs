@@ -518,7 +518,7 @@ impl Player<'_> {
         self.firmware.lies.extend(lies);
         self.demands.extend(self.shared.faults.demands());
         if let Some(waves) = self.shared.faults.storm() {
-            self.storm = Storm::new(&waves);
+            self.storm = Storm::once(&waves);
         }
         let storm = self.storm.due(self.firmware.is_running(), Instant::now());
         self.demands.extend(storm);

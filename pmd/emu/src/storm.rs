@@ -72,6 +72,8 @@ pub(crate) struct Storm {
     waves: Vec<Wave>,
     left: Vec<Wave>,
     began: Option<Instant>,
+    /// It does not come again with the next INIT_HCA.
+    once: bool,
 }
 
 impl Storm {
@@ -82,6 +84,15 @@ impl Storm {
             waves,
             left: Vec::new(),
             began: None,
+            once: false,
+        }
+    }
+
+    /// A storm that comes once, from now on or from INIT_HCA.
+    pub(crate) fn once(waves: &[Wave]) -> Self {
+        Self {
+            once: true,
+            ..Self::new(waves)
         }
     }
 
@@ -92,12 +103,15 @@ impl Storm {
 
     /// What is raised now. Time runs while the firmware does.
     pub(crate) fn due(&mut self, running: bool, now: Instant) -> Vec<(PageOwner, PageDemand)> {
-        if self.waves.is_empty() {
+        if self.waves.is_empty() && self.left.is_empty() {
             return Vec::new();
         }
         if running != self.began.is_some() {
             self.began = running.then_some(now);
             self.left.clone_from(&self.waves);
+            if running && self.once {
+                self.waves.clear();
+            }
         }
         let mut raised = Vec::new();
         while self.next().is_some_and(|at| at <= now) {
@@ -142,6 +156,21 @@ mod tests {
             let why = bad.parse::<Wave>().unwrap_err();
             assert!(why.contains("MS:give"), "{why}");
         }
+    }
+
+    #[test]
+    fn a_storm_by_request_does_not_come_again() {
+        let waves = ["0:give:7".parse().unwrap(), "30:take:5".parse().unwrap()];
+        let mut storm = Storm::once(&waves);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert!(storm.due(false, at(0)).is_empty());
+        assert_eq!(storm.due(true, at(10)).len(), 1);
+        // The firmware stops before the second wave, and starts again.
+        assert!(storm.due(false, at(20)).is_empty());
+        assert!(storm.due(true, at(30)).is_empty());
+        assert!(storm.due(true, at(500)).is_empty());
+        assert_eq!(storm.next(), None);
     }
 
     #[test]
