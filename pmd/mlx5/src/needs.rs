@@ -71,7 +71,7 @@ fn port_number(name: &str) -> u8 {
 /// Refuses an adapter that lacks what the driver cannot do without; says what it does without.
 ///
 /// # Errors
-/// [`Error::InfiniBand`], or [`Error::Capabilities`] with all that is missing.
+/// [`Error::PortType`], or [`Error::Capabilities`] with all that is missing.
 pub(crate) fn check(capabilities: &Capabilities, identity: &Identity) -> Result<Without, Error> {
     let general = &capabilities.general;
     let function = identity.name.clone();

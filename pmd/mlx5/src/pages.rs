@@ -33,11 +33,11 @@ use std::fmt;
 pub const MAX_PAGES_PER_STEP: u32 = 50_000;
 
 /// Room for `count` addresses, all of it in memory: no step shall be the first to touch it.
-pub(crate) fn room(count: u32) -> Vec<u64> {
+pub(crate) fn touched(count: u32) -> Vec<u64> {
     // Zeros would be memory that is not there yet.
-    let mut room = vec![u64::MAX; count as usize];
-    room.clear();
-    room
+    let mut addresses = vec![u64::MAX; count as usize];
+    addresses.clear();
+    addresses
 }
 
 /// Whose pages they are: a function id and whether it is the embedded CPU's.

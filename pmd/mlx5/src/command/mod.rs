@@ -217,7 +217,7 @@ impl<T> CommandQueue<T> {
             slots,
             token: 0,
             verify: false,
-            returned: crate::pages::room(largest),
+            returned: crate::pages::touched(largest),
         })
     }
 

@@ -184,7 +184,7 @@ impl<M: PageMemory> PageServer<M> {
             targets: VecDeque::with_capacity(16),
             sweeps: VecDeque::with_capacity(16),
             in_flight: None,
-            outgoing: super::room(options.give_limit),
+            outgoing: super::touched(options.give_limit),
             outcomes: Vec::new(),
             counts: PageCounts::default(),
             times: StepTimes::default(),

@@ -1,9 +1,12 @@
 //! What befalls a running port: page requests, link changes, failing queues.
 
-use crate::harness::{Backing, Rig, load, number_of, one_queue, plain, pool, receive, send, until};
+use crate::harness::{
+    Answer, Backing, Rig, load, number_of, one_queue, plain, pool, receive, send, until,
+};
 use crate::on_every_backing;
 use pollux_mempool::Burst;
-use pollux_mlx5::{Cause, OpenOptions, Port};
+use pollux_mlx5::{Cause, OpenOptions, Port, QueueFailure};
+use std::ops::Range;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -271,6 +274,30 @@ fn a_lost_doorbell_is_made_good_by_the_next(backing: Backing) {
     assert_eq!(port.stats().unwrap().oerrors, 0);
 }
 
+/// The driver names queue, cause and an address among those that were taken away.
+fn assert_told(failure: &QueueFailure, queue: &str, inside: &Range<u64>) {
+    println!("failure: {failure}");
+    let address = failure.address.unwrap();
+    assert!(inside.contains(&address), "{failure}");
+    assert!(
+        matches!(failure.cause, Cause::Completion { syndrome: 4, .. }),
+        "{failure}"
+    );
+    let text = failure.to_string();
+    assert!(
+        text.contains(queue) && text.contains(&format!("{address:#x}")),
+        "{text}"
+    );
+}
+
+/// The device reports it too, as it saw it.
+fn assert_reported(report: &Answer, before: u64, inside: &Range<u64>) {
+    assert!(report.get("dma_faults") > before, "{report}");
+    let seen = report.text("dma_fault").trim_start_matches("0x").to_owned();
+    let seen = u64::from_str_radix(&seen, 16).unwrap();
+    assert!(inside.contains(&seen), "{report}");
+}
+
 fn memory_taken_away_fails_the_queue_by_name(backing: Backing) {
     let rig = Rig::new(backing, "wire=loop");
     let function = rig.connect(0).unwrap();
@@ -298,33 +325,9 @@ fn memory_taken_away_fails_the_queue_by_name(backing: Backing) {
         failure = tx.failure().filter(|failure| failure.address.is_some());
         failure.is_some()
     });
-    let failure = failure.unwrap();
-    let address = failure.address.unwrap();
-    assert!(
-        (first..first + chunk.len() as u64).contains(&address),
-        "{address:#x}"
-    );
-    assert!(
-        matches!(failure.cause, Cause::Completion { syndrome: 4, .. }),
-        "{failure}"
-    );
-    let text = failure.to_string();
-    println!("failure: {text}");
-    assert!(
-        text.contains("TX queue 0") && text.contains(&format!("{address:#x}")),
-        "{text}"
-    );
-    let report = rig.report(0);
-    assert!(
-        report.get("dma_faults") > before,
-        "the device reports it too: {report}"
-    );
-    let seen = report.text("dma_fault").trim_start_matches("0x").to_owned();
-    let seen = u64::from_str_radix(&seen, 16).unwrap();
-    assert!(
-        (first..first + chunk.len() as u64).contains(&seen),
-        "{report}"
-    );
+    let inside = first..first + chunk.len() as u64;
+    assert_told(&failure.unwrap(), "TX queue 0", &inside);
+    assert_reported(&rig.report(0), before, &inside);
     // The control plane is whole, and the end is clean.
     port.stats().unwrap();
     let closed = port.close().unwrap();
@@ -362,24 +365,8 @@ fn memory_taken_from_under_posted_buffers_fails_the_receive_queue_by_name(backin
         failure = rx.failure().filter(|failure| failure.address.is_some());
         failure.is_some()
     });
-    let failure = failure.unwrap();
-    let address = failure.address.unwrap();
-    assert!(inside.contains(&address), "{failure}");
-    assert!(
-        matches!(failure.cause, Cause::Completion { syndrome: 4, .. }),
-        "{failure}"
-    );
-    let text = failure.to_string();
-    println!("failure: {text}");
-    assert!(
-        text.contains("RX queue 0") && text.contains(&format!("{address:#x}")),
-        "{text}"
-    );
-    let report = rig.report(1);
-    assert!(report.get("dma_faults") > before, "{report}");
-    let seen = report.text("dma_fault").trim_start_matches("0x").to_owned();
-    let seen = u64::from_str_radix(&seen, 16).unwrap();
-    assert!(inside.contains(&seen), "{report}");
+    assert_told(&failure.unwrap(), "RX queue 0", &inside);
+    assert_reported(&rig.report(1), before, &inside);
     // The sender is none the worse, and both end clean.
     assert_eq!(tx.failure(), None);
     drop((out, back, rx, tx));
